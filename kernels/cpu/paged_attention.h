@@ -42,6 +42,7 @@ struct AttentionParams {
   int32_t chunk = 0;                    // > 0: in place of a window, those of its own chunk of so many, up to its own
   bool sees_later = false;              // positions behind its own as well; without windows, chunks and ALiBi
   int32_t reach = 0;                    // > 0: with sees_later, only so many positions on either side of its own
+  int32_t first = 0;                    // > 0: no position before it is seen; without windows, chunks and sees_later
 };
 
 // REQUIRES: num_heads a multiple of kv.num_kv_heads; the keys and values of the new tokens are already in the cache.

@@ -60,7 +60,7 @@ struct AttentionItem {
     const int64_t position = c.tokens[token].position;
     if (c.params.chunk > 0) return position / c.params.chunk * c.params.chunk;
     if (c.params.reach > 0) return std::max<int64_t>(0, position - c.params.reach);
-    return c.params.window == 0 ? 0 : std::max<int64_t>(0, position + 1 - c.params.window);
+    return c.params.window == 0 ? c.params.first : std::max<int64_t>(0, position + 1 - c.params.window);
   }
   // The segments that any of the tokens sees; there may be none.
   int64_t first_segment(const AttentionCall& c) const {

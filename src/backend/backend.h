@@ -78,6 +78,7 @@ struct BackendInfo {
   bool verifies_trees = false;       // else drafts are chains
   bool copies_blocks = false;
   bool runs_first_layers = false;       // plans may have num_layers
+  bool has_mtp = false;                 // plans may have is_mtp
   int32_t num_heads = 0;                // that draft behind the last layer: plans may have hidden_rows; 0: none
   bool scores_prompts = false;          // plans may have groups in mode kScore
   int32_t max_best_tokens = 0;          // that a group in mode kBest gives

@@ -58,6 +58,7 @@ inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const 
   const bool has_layers = plan.num_layers >= 0 && plan.num_layers <= config.num_hidden_layers;
   if (!has_layers || (plan.num_layers > 0 && !info.runs_first_layers))
     return internal_error("plan has " + std::to_string(plan.num_layers) + " layers");
+  if (plan.is_mtp && !info.has_mtp) return internal_error("plan runs a layer behind the last one");
   if (static_cast<int64_t>(plan.hidden_rows.size()) * info.num_heads < plan.num_samples() && !plan.hidden_rows.empty())
     return internal_error("plan has too many heads");
   for (const int32_t row : plan.hidden_rows)
@@ -70,7 +71,7 @@ inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const 
       return internal_error("plan has too many drafts in a group");
   for (const StepEntry& entry : plan.entries) {
     const bool has_slot = entry.state_slot >= 0 && entry.state_slot < info.num_state_slots;
-    const bool runs_layers = plan.hidden_rows.empty();
+    const bool runs_layers = plan.hidden_rows.empty() && !plan.is_mtp;
     if (has_slot != (info.num_state_slots > 0 && runs_layers)) return internal_error("plan has other state slots");
     if (entry.adapter >= (options.adapters ? options.adapters->size() : 0))
       return internal_error("plan has an adapter that is not known");

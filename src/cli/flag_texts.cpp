@@ -143,6 +143,8 @@ Status parse_speculative(const std::string& text, SpeculationOptions* speculatio
       speculation->lookahead = true;
     } else if (part == "tree") {
       speculation->trees = true;
+    } else if (part == "mtp") {
+      speculation->mtp = true;
     } else if (part.starts_with("draft:") && part.size() > 6) {
       speculation->draft_model = part.substr(6);
     } else if (part.starts_with("medusa:") && part.size() > 7) {
@@ -153,7 +155,7 @@ Status parse_speculative(const std::string& text, SpeculationOptions* speculatio
       const auto [rest, error] = std::from_chars(part.data() + (is_layers ? 7 : 0), end, speculation->num_layers);
       if (!is_layers || error != std::errc() || rest != end || speculation->num_layers < 1)
         return invalid_argument("--speculative: '" + part +
-                                "': expected none, auto, lookup, draft:MODEL, medusa:DIR, layers:N, lookahead or tree");
+                                "': expected none, auto, lookup, draft:MODEL, mtp, medusa:DIR, layers:N, lookahead or tree");
     }
   }
   if (!speculation->any()) speculation->lookup = true;  // a tree of something
@@ -180,11 +182,14 @@ Status parse_speculative_config(const std::string& text, SpeculationOptions* spe
                               ": expected a \"method\", and \"num_speculative_tokens\" from 1 to 16");
     }
   }
+  // Servers name it for the model, too: deepseek_mtp, qwen3_next_mtp.
+  speculation->mtp = method == "mtp" || method.ends_with("_mtp");
+  if (speculation->mtp) return {};
   const bool is_draft = method == "draft_model" || method.empty();
   if (is_draft && speculation->draft_model.empty()) return invalid_argument(flag + "a \"model\" is missing");
   if (is_draft) return {};
   if (method != "ngram" && method != "suffix")
-    return invalid_argument(flag + "the method is '" + method + "'; expected ngram, suffix or draft_model");
+    return invalid_argument(flag + "the method is '" + method + "'; expected ngram, suffix, mtp or draft_model");
   speculation->lookup = true;
   return {};
 }

@@ -31,14 +31,19 @@ struct KvLayout {
   std::vector<KvHeads> heads;  // [num_layers], or empty: num_kv_heads of head_dim in all layers
   int32_t latent_dim = 0;      // > 0: no values are stored: they are the last so many channels of the keys
 
+  // > 0: a block also has so many numbers of each token, the hidden state that a layer behind the last one takes.
+  int32_t hidden_size = 0;
+
   KvHeads heads_of(int32_t layer) const { return heads.empty() ? KvHeads{num_kv_heads, head_dim} : heads[layer]; }
   int32_t num_planes() const { return groups.groups.empty() ? num_layers : groups.num_planes; }
   int64_t bytes_per_token() const {  // in all layers
-    int64_t bytes = 0;
+    int64_t bytes = hidden_bytes();
     for (int32_t i = 0; i < num_layers; ++i) bytes += layer_bytes(i);
     return bytes;
   }
-  int64_t bytes_per_block() const { return num_planes() * plane_bytes() * block_size; }
+  int64_t bytes_per_block() const { return (num_planes() * plane_bytes() + hidden_bytes()) * block_size; }
+  DType hidden_dtype() const { return dtype == DType::kF32 ? DType::kF32 : DType::kBF16; }
+  int64_t hidden_bytes() const { return hidden_size * dtype_bytes(hidden_dtype()); }  // of a token
 
  private:
   int64_t layer_bytes(int32_t layer) const {  // of a token
@@ -55,7 +60,7 @@ struct KvLayout {
 
 // Without blocks yet.
 inline KvLayout make_kv_layout(const ModelConfig& config, int32_t block_size, DType dtype, LayerGroups groups) {
-  KvLayout kv{config.num_hidden_layers,
+  KvLayout kv{config.num_used_layers(),
               config.num_key_value_heads,
               config.head_dim,
               block_size,
@@ -63,9 +68,10 @@ inline KvLayout make_kv_layout(const ModelConfig& config, int32_t block_size, DT
               dtype,
               std::move(groups),
               {},
-              config.latent.rank};
+              config.latent.rank,
+              config.mtp.is_used ? config.hidden_size : 0};
   const bool differ = config.heads_differ() || config.has_states() || config.has_halves();
-  for (int32_t i = 0; differ && i < config.num_hidden_layers; ++i)
+  for (int32_t i = 0; differ && i < config.num_used_layers(); ++i)
     kv.heads.push_back({config.has_own_kv(i) ? config.num_kv_heads_of(i) : 0, config.head_dim_of(i)});
   return kv;
 }

@@ -19,9 +19,9 @@ using Kinds = std::map<int32_t, std::vector<Plane>>;
 // For each layer, how many of its size a plane holds.
 std::vector<int32_t> layers_per_plane(const ModelConfig& config) {
   int64_t largest = 0;
-  for (int32_t i = 0; i < config.num_hidden_layers; ++i) largest = std::max(largest, config.kv_size_of(i));
+  for (int32_t i = 0; i < config.num_used_layers(); ++i) largest = std::max(largest, config.kv_size_of(i));
   std::vector<int32_t> out;
-  for (int32_t i = 0; i < config.num_hidden_layers; ++i) {
+  for (int32_t i = 0; i < config.num_used_layers(); ++i) {
     const int64_t size = config.kv_size_of(config.kv_layer_of(i));
     out.push_back(size > 0 ? static_cast<int32_t>(largest / size) : 1);
   }
@@ -30,7 +30,7 @@ std::vector<int32_t> layers_per_plane(const ModelConfig& config) {
 
 Kinds kinds_of(const ModelConfig& config, const std::vector<int32_t>& per_plane, int32_t max_model_len) {
   Kinds kinds;
-  for (int32_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+  for (int32_t layer = 0; layer < config.num_used_layers(); ++layer) {
     if (!config.has_own_kv(layer)) continue;
     const int32_t window = config.layer(layer).window, count = per_plane[layer];
     std::vector<Plane>& planes = kinds[window < max_model_len ? window : 0];
@@ -82,10 +82,10 @@ LayerGroups group_layers(const ModelConfig& config, int32_t max_model_len) {
   if (Kinds split = kinds_of(config, per_plane, max_model_len);
       (groups.num_planes = cheapest_num_planes(split, num_all, max_model_len)) > 0)
     kinds = std::move(split);
-  else if (num_all == 0 || num_all == config.num_hidden_layers) return {};
+  else if (num_all == 0 || num_all == config.num_used_layers()) return {};
   else groups.num_planes = num_all;
   groups.windows.clear();
-  groups.groups.resize(config.num_hidden_layers);
+  groups.groups.resize(config.num_used_layers());
   groups.planes = groups.parts = groups.groups;
   groups.per_plane = per_plane;
   for (const auto& [window, planes] : kinds) {
@@ -99,7 +99,7 @@ LayerGroups group_layers(const ModelConfig& config, int32_t max_model_len) {
       }
     }
   }
-  for (int32_t i = 0; i < config.num_hidden_layers; ++i) {
+  for (int32_t i = 0; i < config.num_used_layers(); ++i) {
     const int32_t source = config.kv_layer_of(i);
     groups.groups[i] = groups.groups[source];
     groups.planes[i] = groups.planes[source];

@@ -84,6 +84,7 @@ struct LayerConfig {
   bool has_experts = false;  // else the MLP is dense
   int32_t head_dim = 0, num_key_value_heads = 0, intermediate_size = 0;  // 0: the model's
   int32_t kv_layer = -1;         // >= 0: an earlier layer whose keys and values it attends to; it has none of its own
+  int32_t first_position = 0;    // that tokens see: they see none of the keys and values before it
   bool values_are_keys = false;  // as their projection gives them, without norms and rotation
 };
 
@@ -125,6 +126,15 @@ struct LatentConfig {
   double norm_eps = 1e-6;      // of the norms of the latent and of what is between the two steps
 
   int32_t query_dim() const { return key_dim + rope_dim; }
+};
+
+// Multi-token prediction (DeepSeek-AI 2024, arXiv:2412.19437, section 2.2): a layer behind the last one predicts the token
+// behind the next, from the last hidden state and the next token's embedding. It has the model's head, and it drafts.
+struct MtpConfig {
+  bool is_known = false;  // checkpoints of the architecture may have such a layer
+  bool is_used = false;   // it is loaded, and has keys and values as layer num_hidden_layers
+  // Its row of a token is made of the token and of the hidden state before, so that of the first token is none.
+  LayerConfig layer = {.first_position = 1};
 };
 
 // q of layers that are not rotated grows with its position p: by 1 + scale * ln(1 + floor((p + 1) / step)).
@@ -190,6 +200,7 @@ struct ModelConfig {
   bool attention_gate = false;  // its output is multiplied by the logistic function of a product with x
   StateConfig state;
   LatentConfig latent;
+  MtpConfig mtp;
   bool value_norm = false;  // RMSNorm over each head of v, without weights
 
   // MLP.
@@ -211,7 +222,11 @@ struct ModelConfig {
 
   std::vector<LayerConfig> layers;  // [num_hidden_layers], or empty: all as LayerConfig()
 
-  LayerConfig layer(int32_t index) const { return layers.empty() ? LayerConfig() : layers[index]; }
+  LayerConfig layer(int32_t index) const {
+    return mtp.is_used && index == num_hidden_layers ? mtp.layer : layers.empty() ? LayerConfig() : layers[index];
+  }
+  // With the one behind the last, where that is used.
+  int32_t num_used_layers() const { return num_hidden_layers + (mtp.is_used ? 1 : 0); }
   // A GPU's dtype by default: fp32 that was made of a few bits is not worth its memory there.
   DType gpu_dtype() const { return is_dequantised && dtype == DType::kF32 ? DType::kBF16 : dtype; }
 
@@ -266,7 +281,7 @@ struct ModelConfig {
   // How wide the rows are that attention, or what stands in its place, hands to the projection behind it, at most.
   int64_t mixed_size() const {
     int64_t size = state.values_size();
-    for (int32_t i = 0; i < num_hidden_layers; ++i) size = std::max(size, o_size_of(i));
+    for (int32_t i = 0; i < num_used_layers(); ++i) size = std::max(size, o_size_of(i));
     return size;
   }
   double score_scale(int32_t layer) const {
@@ -291,8 +306,8 @@ struct ModelConfig {
     const int64_t mixer = hidden * (state.conv_channels() + 2 * state.values_size() + state.gates_size());
     const int64_t mixture = hidden * experts.num_experts + num_experts * matrices * hidden * experts.intermediate_size +
                             matrices * hidden * experts.shared_intermediate_size;
-    int64_t total = hidden * vocab_size;
-    for (int32_t i = 0; i < num_hidden_layers; ++i) {
+    int64_t total = hidden * (vocab_size + (mtp.is_used ? 2 * hidden : 0));
+    for (int32_t i = 0; i < num_used_layers(); ++i) {
       const int64_t attention = hidden * (q_size_of(i) * (attention_gate ? 3 : 2) + kv_size_of(i) * 2);
       const int64_t of_mixer = layer(i).has_state ? mixer : has_latent() ? latent_params() : attention;
       total += (layer(i).has_mixer ? of_mixer : 0) + hidden * inputs * 3;

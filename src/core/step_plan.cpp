@@ -6,6 +6,7 @@ namespace llmb {
 
 void StepPlan::clear() {
   num_layers = 0;
+  is_mtp = false;
   tokens.clear();
   parent_rows.clear();
   hidden_rows.clear();

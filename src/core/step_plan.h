@@ -47,6 +47,7 @@
 //     apart; one that encloses others comes before them and is shorter.
 // 12. hidden_rows is empty, or has an item >= 0 for each token. Then entries have one row and no blocks, nothing is
 //     copied or followed, and the groups are those of all entries in turn, once for each head.
+// 13. With is_mtp, entries have one row behind their sequence's first token, and follow nothing.
 #pragma once
 
 #include <cstdint>
@@ -153,6 +154,9 @@ struct StepPlan {
   int32_t block_size = 16;       // tokens per KV block
   int32_t num_layer_groups = 1;  // each has block tables of its own
   int32_t num_layers = 0;        // of the model, the first ones, then its head: to draft by; 0: all
+  // To draft by the layer behind the last one (MtpConfig), which runs in place of all others: behind the hidden state
+  // in the slot before each row's, a step's of all layers or one's of this kind.
+  bool is_mtp = false;
 
   std::vector<TokenId> tokens;       // [num_tokens]  new tokens of all entries, packed; < 0: invariant 6
   std::vector<int32_t> parent_rows;  // [num_tokens], or empty: no trees

@@ -207,6 +207,13 @@ Status check_hidden_rows(const StepPlan& p) {
   return {};
 }
 
+Status check_mtp(const StepPlan& p) {
+  for (int32_t e = 0; e < p.num_entries(); ++e)
+    if (p.num_rows(e) != 1 || p.entries[e].base < 1 || p.entries[e].follows != kNoGroup)
+      return broken(13, p.entries[e].seq, "not one row behind others that are known");
+  return {};
+}
+
 Status check_state_slots(const StepPlan& p) {
   std::vector<int32_t> slots;
   for (const StepEntry& entry : p.entries) {
@@ -284,6 +291,7 @@ Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan*
     if (p.hidden_rows.empty()) LLMB_RETURN_IF_ERROR(check_blocks(p, e, num_blocks));
   }
   LLMB_RETURN_IF_ERROR(p.hidden_rows.empty() ? check_writers(p) : check_hidden_rows(p));
+  if (p.is_mtp) LLMB_RETURN_IF_ERROR(check_mtp(p));
   LLMB_RETURN_IF_ERROR(check_groups(p, num_unseen));
   LLMB_RETURN_IF_ERROR(check_chains(p));
   LLMB_RETURN_IF_ERROR(check_copies(p, num_blocks, num_host_blocks));

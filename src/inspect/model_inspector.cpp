@@ -47,6 +47,7 @@ class Inspector {
     std::optional<Result<WeightFiles>> files;
     if (config.ok()) files.emplace(WeightFiles::open(path_, *config));
     stays_packed_ = files && files->ok() && (*files)->stays_packed();
+    if (files && files->ok()) print_mtp(*config);
     print_tensors();
     if (files && !files->ok()) refuse("weights", files->status());
     print_tokenizer(config.ok() ? config->vocab_size : 0);
@@ -126,6 +127,13 @@ class Inspector {
     if (c.hidden_size_per_layer_input > 0)
       std::printf("layer inputs  %d numbers of each token for each layer\n", c.hidden_size_per_layer_input);
     std::printf("positions     %d, %s\n", c.max_position_embeddings, describe_positions(c).c_str());
+  }
+
+  void print_mtp(ModelConfig config) const {
+    if (!config.mtp.is_known || is_gguf_path(path_)) return;
+    config.mtp.is_used = true;
+    if (WeightFiles::open(path_, config).ok())
+      std::printf("drafts        layer %d predicts further tokens (--speculative mtp)\n", config.num_hidden_layers);
   }
 
   // From the headers, also of a model that is refused.

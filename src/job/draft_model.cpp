@@ -8,6 +8,7 @@
 #include "model/medusa_heads.h"
 #include "model/model_location.h"
 #include "model/model_weights.h"
+#include "model/weight_files.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmb {
@@ -106,6 +107,19 @@ Status check_drafting_layers(int32_t num_layers, const JobModel& target) {
   for (int32_t i = 0; i < config.num_hidden_layers; ++i)
     if (config.layer(i).window > 0) return unsupported(name + "not for models whose layers see a window; use lookup");
   return {};
+}
+
+Status check_mtp(const ModelConfig& config, const LoadOptions& load, const JobModel& target) {
+  const std::string name = "mtp: ";
+  if (!config.mtp.is_known)
+    return unsupported(name + "a model of type \"" + config.model_type + "\" has no layer that predicts further tokens");
+  if (target.device.kind != DeviceKind::kCpu)
+    return unsupported(name + "the layer that predicts further tokens drafts on the CPU; elsewhere use lookup");
+  if (load.pooling) return unsupported(name + "vectors and scores of texts need no drafts");
+  if (load.load_format == LoadFormat::kDummy) return {};
+  const auto files = WeightFiles::open(load.model_dir, config);
+  if (files.ok() && files->is_gguf()) return unsupported(name + "not of GGUF files; use lookup");
+  return files.status().with_context(name + "the layer that predicts further tokens");
 }
 
 }  // namespace llmb

@@ -29,5 +29,7 @@ Result<std::string> find_medusa_heads(const std::string& name, const JobModel& t
 
 // Whether the job's model can draft by its first `num_layers` layers.
 Status check_drafting_layers(int32_t num_layers, const JobModel& target);
+// Whether a layer behind its last one can draft: such as `load` tells, with mtp.is_used in `config`.
+Status check_mtp(const ModelConfig& config, const LoadOptions& load, const JobModel& target);
 
 }  // namespace llmb

@@ -66,13 +66,16 @@ struct SpeculationOptions {
   bool lookup = false;      // in prompts, outputs, answers and the corpus
   bool lookahead = false;   // by the model itself, beside its steps
   int32_t num_layers = 0;   // of the model, that draft; 0: none
+  bool mtp = false;         // by the layer behind the model's last one (MtpConfig)
   bool trees = false;       // several continuations at once; else chains
   std::string draft_model;  // a directory or a name, as of the model; "": none
   std::string medusa;       // a directory of heads, or a name; "": none
   std::string corpus;       // a file of texts that answers may resemble; "": none
   int32_t max_tokens = 16;  // drafted for a sequence in a step
 
-  bool any() const { return lookup || lookahead || num_layers > 0 || !draft_model.empty() || !medusa.empty(); }
+  bool any() const {
+    return lookup || lookahead || num_layers > 0 || mtp || !draft_model.empty() || !medusa.empty();
+  }
   // Whether several continuations of a sequence may be verified at once.
   bool has_trees() const { return trees || lookahead || !medusa.empty(); }
 };

@@ -110,7 +110,9 @@ std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device
   load.pooling = model.pooling;
   load.heads_dir = o.speculation.medusa;
   load.drafting_layers = o.speculation.num_layers;
-  if (const Status status = check_ranked_load(model.config, load, grid); !status.ok())
+  ModelConfig config = model.config;
+  config.mtp.is_used = o.speculation.mtp;
+  if (const Status status = check_ranked_load(config, load, grid); !status.ok())
     return model_stop(status.with_context(name));
   return {};
 }

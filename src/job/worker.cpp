@@ -18,9 +18,9 @@ namespace {
 
 constexpr int32_t kMaxAnswerTokens = 1 << 19;  // of ended answers that are looked up in
 
-// Blocks of the pool that are for drafts by the first layers. One sequence has to fit beside them.
+// Blocks of the pool that are for drafts by the model's own layers. One sequence has to fit beside them.
 int32_t num_scratch_blocks(const WorkerOptions& options, const BackendInfo& info) {
-  if (options.speculation.num_layers == 0) return 0;
+  if (options.speculation.num_layers == 0 && !info.has_mtp) return 0;
   const int64_t of_one = LayersDrafter::blocks_per_sequence(options.speculation.max_tokens, info.kv.block_size);
   const int64_t wanted = of_one * std::min(options.scheduler.max_num_seqs, options.scheduler.max_num_drafts);
   const int64_t spare = info.kv.num_blocks - max_blocks_per_seq(info.kv, options.load);
@@ -48,13 +48,16 @@ std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::u
     const MedusaDrafterOptions medusa = {load.max_num_seqs, load.max_num_batched_tokens, load.max_num_samples()};
     drafters.push_back(std::make_unique<MedusaDrafter>(target, medusa, clock));
   }
-  if (options.speculation.num_layers > 0) {
-    if (num_scratch == 0) log_warning("the KV cache holds one request only: its layers do not draft");
-    const LayersDrafterOptions layers = {options.speculation.num_layers, options.load.max_model_len,
+  // They take turns: drafts in these blocks are of one call.
+  const auto add_layers = [&](int32_t num_layers) {
+    if (num_scratch == 0) log_warning("the KV cache holds one request only: the model's layers do not draft");
+    const LayersDrafterOptions layers = {num_layers, options.load.max_model_len,
                                          target.info().kv.num_blocks - num_scratch, num_scratch,
                                          options.speculation.trees};
     drafters.push_back(std::make_unique<LayersDrafter>(target, layers, clock));
-  }
+  };
+  if (options.speculation.num_layers > 0) add_layers(options.speculation.num_layers);
+  if (target.info().has_mtp) add_layers(0);
   if (options.speculation.lookahead) drafters.push_back(std::make_unique<LookaheadDrafter>());
   if (drafters.empty()) return nullptr;
   SpeculatorOptions speculator;

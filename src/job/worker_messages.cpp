@@ -61,18 +61,18 @@ void each_member(KvHeads& heads, F f) {
 
 template <typename F>
 void each_member(KvLayout& kv, F f) {
-  auto& [num_layers, num_kv_heads, head_dim, block_size, num_blocks, dtype, groups, heads, latent_dim] = kv;
+  auto& [num_layers, num_kv_heads, head_dim, block_size, num_blocks, dtype, groups, heads, latent_dim, hidden_size] = kv;
   f(num_layers), f(num_kv_heads), f(head_dim), f(block_size), f(num_blocks), f(dtype), f(groups), f(heads);
-  f(latent_dim);
+  f(latent_dim), f(hidden_size);
 }
 
 template <typename F>
 void each_member(BackendInfo& info, F f) {
   auto& [kind, device, kv, weight_bytes, max_plans, max_drafts, verifies_trees, copies_blocks, runs_first_layers,
-         num_heads, scores_prompts, max_best, num_host_blocks, swap_bytes_per_s, num_states, num_snapshots,
+         has_mtp, num_heads, scores_prompts, max_best, num_host_blocks, swap_bytes_per_s, num_states, num_snapshots,
          max_idle_blocks, load_ms] = info;
   f(kind), f(device), f(kv), f(weight_bytes), f(max_plans), f(max_drafts), f(verifies_trees), f(copies_blocks);
-  f(runs_first_layers), f(num_heads), f(scores_prompts), f(max_best), f(num_host_blocks), f(swap_bytes_per_s);
+  f(runs_first_layers), f(has_mtp), f(num_heads), f(scores_prompts), f(max_best), f(num_host_blocks), f(swap_bytes_per_s);
   f(num_states), f(num_snapshots), f(max_idle_blocks), f(load_ms);
 }
 

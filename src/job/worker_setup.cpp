@@ -30,6 +30,7 @@ WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
   options.grace_ms = 1000 * o.grace_s;
   options.speculation = o.speculation;
   options.load.pooling = model.files.pooling;
+  options.model.mtp.is_used = o.speculation.mtp;
   if (options.load.pooling) options.speculation = {};
   // A step must have room for the longest of prompts that are computed whole.
   if (model.files.context && model.files.context->is_indivisible) {
@@ -83,6 +84,9 @@ std::optional<JobStop> set_up_worker(const JobOptions& o, const JobModel& model,
     if (!heads.ok()) return JobStop{JobEnd::kOptionRefused, "`speculative`: " + heads.status().message()};
     worker->load.heads_dir = std::move(*heads);
   }
+  if (o.speculation.mtp)
+    if (const Status able = check_mtp(worker->model, worker->load, model); !able.ok())
+      return JobStop{JobEnd::kOptionRefused, "`speculative`: " + able.message()};
   if (const int32_t num_layers = o.speculation.num_layers; num_layers > 0)
     if (const Status able = check_drafting_layers(num_layers, model); !able.ok())
       return JobStop{JobEnd::kOptionRefused, "`speculative`: " + able.message()};

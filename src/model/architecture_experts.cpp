@@ -169,7 +169,7 @@ void read_qwen3_next(ConfigFields& f, ModelConfig* c) {
   read_experts(f, "num_experts|num_local_experts", 512, 10, "moe_intermediate_size", 512, c);
   c->experts.norm_topk_prob = f.boolean("norm_topk_prob", true);
   set_shared_expert(f, 1, f.integer("shared_expert_intermediate_size", 512, 1, kMaxIntermediate), c);
-  c->experts.shared_gate = true;
+  c->experts.shared_gate = c->mtp.layer.has_experts = true;
   read_sparse_layers(f, c);
 }
 
@@ -177,7 +177,7 @@ void read_qwen3_5_moe_text(ConfigFields& f, ModelConfig* c) {
   read_gated_delta(f, c);
   read_experts(f, "num_experts|num_local_experts", 256, 8, "moe_intermediate_size", 512, c);
   set_shared_expert(f, 1, f.integer("shared_expert_intermediate_size", 512, 1, kMaxIntermediate), c);
-  c->experts.shared_gate = true;
+  c->experts.shared_gate = c->mtp.layer.has_experts = true;
   for (LayerConfig& layer : layers_of(c)) layer.has_experts = true;
 }
 
@@ -191,6 +191,7 @@ void read_gemma4_experts(ConfigFields& f, ModelConfig* c) {
 void read_glm4_moe(ConfigFields& f, ModelConfig* c) {
   c->qkv_bias = f.boolean("attention_bias", false);
   if (f.boolean("use_qk_norm", false)) c->qk_norm = QkNorm::kPerHead;
+  c->mtp.is_known = c->mtp.layer.has_experts = true;
   c->ropes = {read_rope(f, {.partial_rotary_factor = 0.5, .partial_name = "partial_rotary_factor"}, c)};
   read_grouped_experts(f, {.num_dense_layers = 1}, c);
 }

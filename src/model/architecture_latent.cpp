@@ -81,6 +81,7 @@ void read_deepseek_v2(ConfigFields& f, ModelConfig* c) {
 
 void read_deepseek_v3(ConfigFields& f, ModelConfig* c) {
   read_latent(f, {}, c);
+  c->mtp.is_known = c->mtp.layer.has_experts = true;
   refuse_other_steps(f);
   read_grouped_experts(f,
                        {.num_dense_layers = 3,
@@ -94,6 +95,7 @@ void read_deepseek_v3(ConfigFields& f, ModelConfig* c) {
 
 void read_glm4_moe_lite(ConfigFields& f, ModelConfig* c) {
   read_latent(f, {.query_rank = 768, .key_dim = 192, .value_dim = 256}, c);
+  c->mtp.is_known = c->mtp.layer.has_experts = true;
   read_grouped_experts(
       f, {.num_dense_layers = 1, .num_experts = 64, .top_k = 4, .intermediate_size = 1536, .weight_scale = 1.8}, c);
 }

@@ -82,6 +82,7 @@ void read_gated_delta(ConfigFields& f, ModelConfig* c) {
   c->qk_norm = QkNorm::kPerHead;
   c->norm_weight_offset = 1;
   c->attention_gate = true;
+  c->mtp.is_known = true;
   c->ropes = {read_rope(f, {.partial_rotary_factor = 0.25, .partial_name = "partial_rotary_factor"}, c)};
   StateConfig& s = c->state;
   s.kind = StateKind::kGatedDelta;

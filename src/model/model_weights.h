@@ -63,6 +63,14 @@ struct LayerWeights {
   std::unique_ptr<DeviceBuffer> scalar;            // [1]
 };
 
+// Weights of the layer behind the last one (MtpConfig), beside those that every layer has.
+struct MtpWeights {
+  NormWeights embedding_norm, hidden_norm;                     // [hidden_size]
+  std::unique_ptr<LinearWeight> from_embedding, from_hidden;  // [hidden_size, hidden_size]
+  NormWeights norm;                                            // [hidden_size]  behind the layer
+  std::unique_ptr<LinearWeight> lm_head;                       // [vocab_size, hidden_size]; null: it is the model's
+};
+
 struct ModelWeights {
   std::unique_ptr<LinearWeight> embed_tokens;     // [vocab_size, hidden_size]
   std::unique_ptr<LinearWeight> embed_positions;  // [max_position_embeddings, hidden_size], or null
@@ -71,9 +79,10 @@ struct ModelWeights {
   // Inputs of layers, one behind the other: [vocab_size_per_layer_input, …], [… , hidden_size], and of one layer's.
   std::unique_ptr<LinearWeight> embed_layer_inputs, project_layer_inputs;
   NormWeights layer_inputs_norm;                  // [hidden_size_per_layer_input]
-  std::vector<LayerWeights> layers;               // [num_hidden_layers]
+  std::vector<LayerWeights> layers;               // [num_used_layers]
   NormWeights norm;                               // [hidden_size]
   std::unique_ptr<LinearWeight> lm_head;          // [vocab_size, hidden_size]; null: embed_tokens is tied to it
+  MtpWeights mtp;                                 // with mtp.is_used
 
   const LinearWeight& output_projection() const { return lm_head ? *lm_head : *embed_tokens; }
   int64_t resident_bytes() const;

@@ -341,6 +341,17 @@ class Ops : public WeightMaker {
     LLMB_CHECK_MSG(false, "this backend gives no vectors");
   }
 
+  // For a layer behind the last one (MtpConfig). Keeps each row's hidden state in its slot; gives each row that of the
+  // slot before its own, in a tree its parent's, zeros for a sequence's first token.
+  virtual void store_hidden(Rows x, int64_t rows) {  // [rows, hidden_size]
+    static_cast<void>(x), static_cast<void>(rows);
+    LLMB_CHECK_MSG(false, "this backend keeps no hidden states");
+  }
+  virtual void previous_hidden(int64_t rows, Rows out) {  // [rows, hidden_size] fp32
+    static_cast<void>(rows), static_cast<void>(out);
+    LLMB_CHECK_MSG(false, "this backend keeps no hidden states");
+  }
+
   // Chooses tokens for the plan's sample rows [first_sample, first_sample + rows). The chunks of a step come in order.
   virtual void sample(Rows logits,  // [rows, vocab_size] fp32  clobbered
                       int64_t first_sample, int64_t rows) = 0;

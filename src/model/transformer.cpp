@@ -17,7 +17,7 @@ int64_t logit_rows(const ModelConfig& config, int64_t max_num_samples, int64_t m
 // How wide the widest MLP is, those of experts to choose from aside; 0: there is none.
 int64_t widest_mlp(const ModelConfig& config) {
   int64_t widest = 0;
-  for (int32_t i = 0; i < config.num_hidden_layers; ++i)
+  for (int32_t i = 0; i < config.num_used_layers(); ++i)
     if (config.layer(i).has_mlp)
       widest = std::max<int64_t>(widest, config.layer(i).has_experts && !config.experts.beside_dense
                                              ? config.experts.shared_intermediate_size
@@ -27,7 +27,7 @@ int64_t widest_mlp(const ModelConfig& config) {
 
 int64_t widest_qkv(const ModelConfig& config) {
   int64_t widest = 0;
-  for (int32_t i = 0; i < config.num_hidden_layers; ++i) widest = std::max(widest, config.qkv_size_of(i));
+  for (int32_t i = 0; i < config.num_used_layers(); ++i) widest = std::max(widest, config.qkv_size_of(i));
   return widest;
 }
 
@@ -79,6 +79,7 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   logits_ = ops.allocate(max_logit_rows_, config.vocab_size, DType::kF32);
   sampled_residual_ = ops.allocate(max_num_samples, hidden, DType::kF32);
   sampled_attention_ = ops.allocate(max_num_samples, config.mixed_size(), dtype);
+  if (config.mtp.is_used) hidden_ = ops.allocate(max_num_tokens, hidden, dtype);
   if (inputs > 0) {
     layer_inputs_ = ops.allocate(max_num_tokens, inputs * config.num_hidden_layers, DType::kF32);
     projected_inputs_ = ops.allocate(max_num_tokens, inputs * config.num_hidden_layers, dtype);
@@ -95,29 +96,30 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
   const int32_t last = (num_layers > 0 ? num_layers : config_.num_hidden_layers) - 1;
   for (int32_t layer = 0; layer < last; ++layer) {
     attend(layer, num_tokens);
-    const Rows attention = narrowed(attention_->rows(), mixed_size(layer));
-    project_and_mlp(layer, RowKind::kTokens, attention, residual_->rows(), num_tokens);
+    project_and_mlp(layer, RowKind::kTokens, mixed(layer), residual_->rows(), num_tokens);
     end_layer(layer, layer_inputs_, residual_->rows(), num_tokens);
   }
   attend(last, num_tokens);
+  const bool keeps_hidden = heads_ && num_layers == 0;
+  const Rows hidden = keeps_hidden ? heads_->hidden() : normed_->rows();
+  if (config_.mtp.is_used && num_layers == 0) return sample_and_remember(num_tokens, num_samples, hidden);
   if (num_samples == 0) return;
   if (pooling_ && pooling_->kind() != PoolingKind::kLast) {
-    const Rows attention = narrowed(attention_->rows(), mixed_size(last));
-    project_and_mlp(last, RowKind::kTokens, attention, residual_->rows(), num_tokens);
+    project_and_mlp(last, RowKind::kTokens, mixed(last), residual_->rows(), num_tokens);
     end_layer(last, layer_inputs_, residual_->rows(), num_tokens);
     return pool(residual_->rows(), num_tokens, num_samples);
   }
   // After the last layer's keys and values nobody looks at the rows that are not sampled.
   const Rows residual = sampled_residual_->rows(), sampled = narrowed(sampled_attention_->rows(), mixed_size(last));
   if (config_.layer(last).has_mixer)
-    ops_.gather_sample_rows(narrowed(attention_->rows(), mixed_size(last)), num_samples, sampled);
+    ops_.gather_sample_rows(mixed(last), num_samples, sampled);
   ops_.gather_sample_rows(residual_->rows(), num_samples, residual);
   if (layer_inputs_) ops_.gather_sample_rows(layer_inputs_->rows(), num_samples, sampled_inputs_->rows());
   project_and_mlp(last, RowKind::kSamples, sampled, residual, num_samples);
   end_layer(last, sampled_inputs_, residual, num_samples);
   if (pooling_) return pool(residual, num_samples, num_samples);
-  const bool keeps_hidden = heads_ && num_layers == 0;
-  sample(residual, num_samples, keeps_hidden ? heads_->hidden() : normed_->rows());
+  add_norm(residual, pending(), weights_.norm, num_samples, hidden);
+  sample(hidden, num_samples, weights_.output_projection());
 }
 
 void Transformer::be_stage(bool is_first, bool is_last, StageLink& link) {
@@ -127,8 +129,7 @@ void Transformer::be_stage(bool is_first, bool is_last, StageLink& link) {
 void Transformer::forward_and_send(int64_t num_tokens) {
   for (int32_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     attend(layer, num_tokens);
-    const Rows attention = narrowed(attention_->rows(), mixed_size(layer));
-    project_and_mlp(layer, RowKind::kTokens, attention, residual_->rows(), num_tokens);
+    project_and_mlp(layer, RowKind::kTokens, mixed(layer), residual_->rows(), num_tokens);
     end_layer(layer, layer_inputs_, residual_->rows(), num_tokens);
   }
   ops_.add(residual_->rows(), pending(), static_cast<float>(config_.residual_multiplier), num_tokens, Rows());
@@ -190,12 +191,7 @@ void Transformer::attend(int32_t layer, int64_t num_tokens) {
   const LayerWeights& w = weights_.layers[layer];
   const Rows qkv = narrowed(qkv_->rows(), config_.qkv_size_of(layer));
   const Rows attention = narrowed(attention_->rows(), config_.q_size_of(layer));
-  add_norm(residual_->rows(), layer == 0 ? Rows() : pending(), w.input_norm, num_tokens, normed_->rows());
-  linear({layer, Projection::kQkv, RowKind::kTokens}, *w.qkv, normed_->rows(), num_tokens, qkv);
-  if (config_.qkv_clip > 0) ops_.clamp(qkv, static_cast<float>(config_.qkv_clip), num_tokens);
-  norm_heads(layer, qkv, num_tokens);
-  if (config_.query_growth.scale != 0 && config_.layer(layer).rope < 0) ops_.grow_queries(num_tokens, qkv);
-  ops_.rope_and_kv_write(layer, num_tokens, qkv);
+  write_kv(layer, num_tokens);
   if (config_.qk_norm == QkNorm::kRotatedPerHead)
     ops_.rms_norm_groups(qkv, 0, config_.num_attention_heads, *w.q_norm.weight, eps_, num_tokens);
   ops_.paged_attention(layer, qkv, w.sinks.get(), attention);
@@ -205,24 +201,15 @@ void Transformer::attend(int32_t layer, int64_t num_tokens) {
   ops_.multiply_by_gate(GateKind::kLogistic, attention, gate, num_tokens);
 }
 
-void Transformer::attend_latents(int32_t layer, int64_t num_tokens) {
+void Transformer::write_kv(int32_t layer, int64_t num_tokens) {
   const LayerWeights& w = weights_.layers[layer];
-  const Rows queries = queries_->rows(), latents = latents_->rows(), gathered = gathered_->rows();
-  const auto eps = static_cast<float>(config_.latent.norm_eps);
-  Rows x = normed_->rows();
-  add_norm(residual_->rows(), layer == 0 ? Rows() : pending(), w.input_norm, num_tokens, x);
-  ops_.linear(*w.kv_a, x, num_tokens, latents);
-  ops_.rms_norm_groups(latents, config_.latent.rope_dim, 1, *w.kv_a_norm.weight, eps, num_tokens);
-  if (w.q_a) {
-    ops_.linear(*w.q_a, x, num_tokens, short_queries_->rows());
-    x = short_queries_->rows();
-    ops_.rms_norm_groups(x, 0, 1, *w.q_a_norm.weight, eps, num_tokens);
-  }
-  ops_.linear(*w.qkv, x, num_tokens, queries);
-  ops_.join_latents(w.key_heads, queries, latents, num_tokens, qkv_->rows());
-  ops_.rope_and_kv_write(layer, num_tokens, qkv_->rows());
-  ops_.paged_attention(layer, qkv_->rows(), nullptr, gathered);
-  ops_.expand_values(w.value_heads, gathered, num_tokens, narrowed(attention_->rows(), mixed_size(layer)));
+  const Rows qkv = narrowed(qkv_->rows(), config_.qkv_size_of(layer));
+  add_norm(residual_->rows(), layer == 0 ? Rows() : pending(), w.input_norm, num_tokens, normed_->rows());
+  linear({layer, Projection::kQkv, RowKind::kTokens}, *w.qkv, normed_->rows(), num_tokens, qkv);
+  if (config_.qkv_clip > 0) ops_.clamp(qkv, static_cast<float>(config_.qkv_clip), num_tokens);
+  norm_heads(layer, qkv, num_tokens);
+  if (config_.query_growth.scale != 0 && config_.layer(layer).rope < 0) ops_.grow_queries(num_tokens, qkv);
+  ops_.rope_and_kv_write(layer, num_tokens, qkv);
 }
 
 void Transformer::mix_by_state(int32_t layer, int64_t num_tokens) {
@@ -324,7 +311,7 @@ void Transformer::dense_mlp(int32_t layer, RowKind kind, int64_t rows, Rows out)
   const int64_t width = config_.intermediate_size_of(layer);
   const Rows gate_up = narrowed(gate_up_->rows(), (config_.activation.gated ? 2 : 1) * width);
   const Rows activated = narrowed(activated_->rows(), width);
-  if (ops_.has_adapters()) {
+  if (ops_.has_adapters() && layer < config_.num_hidden_layers) {
     const AdaptedProduct product{layer, Projection::kGateUp, kind};
     ops_.adapted_linear_activate(product, *w.gate_up, config_.activation, normed, rows, gate_up, activated);
   } else {
@@ -348,7 +335,8 @@ void Transformer::end_layer(int32_t layer, const std::unique_ptr<DeviceBuffer>& 
 }
 
 void Transformer::linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
-  if (ops_.has_adapters()) ops_.adapted_linear(product, weight, x, rows, out);
+  const bool may_be_adapted = product.layer < config_.num_hidden_layers;
+  if (may_be_adapted && ops_.has_adapters()) ops_.adapted_linear(product, weight, x, rows, out);
   else ops_.linear(weight, x, rows, out);
 }
 
@@ -366,13 +354,12 @@ void Transformer::add_shared_expert(const LayerWeights& w, int64_t rows) {
   ops_.add_gated(delta_->rows(), shared, gates, rows);
 }
 
-void Transformer::sample(Rows residual, int64_t num_samples, Rows hidden) {
-  add_norm(residual, pending(), weights_.norm, num_samples, hidden);
+void Transformer::sample(Rows hidden, int64_t num_samples, const LinearWeight& lm_head) {
   for (int64_t first = 0; first < num_samples; first += max_logit_rows_) {
     const int64_t rows = std::min(max_logit_rows_, num_samples - first);
     const Rows logits = logits_->rows();
     const AdaptedProduct product{config_.num_hidden_layers - 1, Projection::kLmHead, RowKind::kSamples, first};
-    linear(product, weights_.output_projection(), hidden.from(first), rows, logits);
+    linear(product, lm_head, hidden.from(first), rows, logits);
     if (config_.logit_multiplier != 1) ops_.scale(logits, static_cast<float>(config_.logit_multiplier), rows);
     if (config_.logit_softcap > 0) ops_.softcap(logits, static_cast<float>(config_.logit_softcap), rows);
     ops_.sample(logits, first, rows);

@@ -52,21 +52,37 @@ class Transformer {
   // Queues the work of a step of heads (StepPlan::hidden_rows): its sample rows are sampled. REQUIRES: add_heads()
   void forward_heads(int64_t num_tokens, int64_t num_samples);
 
+  // Queues the work of a step of the layer behind the last one (StepPlan::is_mtp): its KV slots are written, its sample
+  // rows sampled. With it, forward() runs the last layer for all tokens and leaves what this begins with.
+  // REQUIRES: mtp.is_used
+  void forward_mtp(int64_t num_tokens, int64_t num_samples);
+
   const ModelWeights& weights() const { return weights_; }
 
  private:
   void forward_and_send(int64_t num_tokens);
   void embed(int64_t num_tokens);
   void embed_layer_inputs(int64_t num_tokens);
+  // The last norm of all tokens, whose sample rows are sampled; then the layer behind the last one's keys and values.
+  void sample_and_remember(int64_t num_tokens, int64_t num_samples, Rows hidden);
+  // That layer's input -> residual_ and delta_: of each token and of the hidden state before it.
+  void join_previous_hidden(int64_t num_tokens);
   // All rows up to the attention's weighted values: residual_ and the layer before's delta_ -> attention_, and the
   // layer's KV slots. Of a layer that is an MLP alone: the sum.
   void attend(int32_t layer, int64_t num_tokens);
   void attend_latents(int32_t layer, int64_t num_tokens);  // the same with latents
+  // Their first parts, up to the layer's KV slots.
+  void write_kv(int32_t layer, int64_t num_tokens);
+  void write_latents(int32_t layer, int64_t num_tokens);
   // The same of a layer with a state in place of attention.
   void mix_by_state(int32_t layer, int64_t num_tokens);
   // How wide a layer's rows of attention_ are.
   int64_t mixed_size(int32_t layer) const {
     return config_.layer(layer).has_state ? config_.state.values_size() : config_.o_size_of(layer);
+  }
+  // The output of a layer's attention or state: rows so wide in the memory of wider ones.
+  Rows mixed(int32_t layer) const {
+    return {attention_->rows().data, attention_->rows().dtype, mixed_size(layer)};
   }
   // The rest of the layer, as far as it has one, for `rows` rows: attention and residual -> residual and delta_, yet to
   // be added.
@@ -80,7 +96,8 @@ class Transformer {
   void dense_mlp(int32_t layer, RowKind kind, int64_t rows, Rows out);  // normed_ -> out
   void linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out);
   void add_shared_expert(const LayerWeights& w, int64_t rows);
-  void sample(Rows residual, int64_t num_samples, Rows hidden);  // hidden: gets the last norm's output
+  // Samples what the last norm gave.
+  void sample(Rows hidden, int64_t num_samples, const LinearWeight& lm_head);
   // Makes vectors of the last layer's output, of all tokens or of sample rows alone.
   void pool(Rows residual, int64_t num_rows, int64_t num_samples);
   // The part that a layer has yet to add to the residual.
@@ -125,6 +142,7 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> projected_inputs_;  // [the same]
   std::unique_ptr<DeviceBuffer> sampled_inputs_;    // [max_num_samples, …] fp32
   std::unique_ptr<DeviceBuffer> input_gates_, gated_inputs_;  // [max_rows, hidden_size_per_layer_input]
+  std::unique_ptr<DeviceBuffer> hidden_;             // [max_num_tokens, hidden_size], with mtp.is_used
   std::unique_ptr<MedusaHeads> heads_;               // null: none
   std::optional<PoolingHead> pooling_;               // none: tokens are sampled
   StageLink* link_ = nullptr;                        // null: all layers are here

@@ -16,7 +16,7 @@ int32_t LayersDrafter::blocks_per_sequence(int32_t max_tokens, int32_t block_siz
 LayersDrafter::LayersDrafter(Backend& target, const LayersDrafterOptions& options, const Clock& clock)
     : target_(target), options_(options), clock_(clock) {
   const BackendInfo& info = target.info();
-  LLMB_CHECK(info.runs_first_layers && info.copies_blocks);
+  LLMB_CHECK(info.copies_blocks && (options.num_layers > 0 ? info.runs_first_layers : info.has_mtp));
   LLMB_CHECK(info.kv.groups.windows == std::vector<int32_t>{0});
 }
 
@@ -61,6 +61,7 @@ bool LayersDrafter::run_step(const DraftLimits& limits) {
   plan_.clear();
   plan_.block_size = target_.info().kv.block_size;
   plan_.num_layers = options_.num_layers;
+  plan_.is_mtp = options_.num_layers == 0;
   plan_.block_copies = std::exchange(copies_, {});
   planned_.clear();
   for (Job& job : jobs_) {
@@ -78,7 +79,7 @@ bool LayersDrafter::run_step(const DraftLimits& limits) {
   if (status.ok()) status = target_.wait(&output_);
   has_failed_ = !status.ok();
   if (has_failed_) {
-    log_warning("drafts by the first layers are given up: " + status.message());
+    log_warning("drafts by the model's layers are given up: " + status.message());
     return false;
   }
   cost_.observe(plan_.num_entries(), /*num_context_tokens=*/0, clock_.now_ms() - begin_ms);

@@ -1,5 +1,7 @@
-// Drafts by the model's own first layers and its head (self-speculation: Zhang et al. 2024, Elhoushi et al. 2024).
-// Their keys and values of known tokens are the target's: only drafts are computed twice, and no weight is loaded.
+// Drafts by layers that share the model's KV blocks, so that only drafts are computed twice: its own first layers and its
+// head (self-speculation: Zhang et al. 2024, Elhoushi et al. 2024), for which no weight is loaded; or the layer behind
+// its last one, which was trained for that (multi-token prediction: DeepSeek-AI 2024), and takes for the second token and
+// further ones what it gave itself.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +22,7 @@
 namespace llmb {
 
 struct LayersDrafterOptions {
-  int32_t num_layers = 0;         // of the model's
+  int32_t num_layers = 0;         // of the model's, the first ones; 0: the one behind the last
   int32_t max_model_len = 0;      // what lies behind it is not drafted
   BlockId first_scratch = 0;      // blocks of the pool that nobody else has
   int32_t num_scratch = 0;
@@ -36,10 +38,10 @@ class LayersDrafter final : public Drafter {
   static int32_t blocks_per_sequence(int32_t max_tokens, int32_t block_size);
 
   // The target's backend, which has nothing in flight when it is asked to draft, and the clock outlive it.
-  // REQUIRES: info().runs_first_layers, one layer group that sees everything
+  // REQUIRES: info().runs_first_layers, or info().has_mtp; one layer group that sees everything
   LayersDrafter(Backend& target, const LayersDrafterOptions& options, const Clock& clock);
 
-  std::string name() const override { return "layers"; }
+  std::string name() const override { return options_.num_layers > 0 ? "layers" : "mtp"; }
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
   double acceptance(const Sequence& sequence) const override;
   double ms_per_token(int32_t num_sequences) const override { return cost_.ms(num_sequences); }

@@ -1,7 +1,6 @@
 // Drafts by heads on the target's last hidden state (Medusa: Cai et al. 2024): each guesses one place further, without
 // seeing the others, and the likeliest combinations of their best tokens form a tree. The backend keeps the hidden
-// states of a step and runs the heads (StepPlan::hidden_rows). Heads that take the last token beside the hidden state
-// (EAGLE: Li et al. 2024; multi-token prediction: DeepSeek-AI 2024) need no more than such a plan says.
+// states of a step and runs the heads (StepPlan::hidden_rows).
 #pragma once
 
 #include <cstdint>

@@ -45,6 +45,12 @@ TEST_CASE("layers with a state, and layers that are an MLP alone") {
   check_says(result, "positions     128, none in attention\n");
 }
 
+TEST_CASE("a layer for multi-token prediction, where the checkpoint has one") {
+  const std::string fixtures = source_dir() + "/data/fixtures/";
+  check_says(inspect({fixtures + "mtp/deepseek_v3"}), "drafts        layer 2 predicts further tokens (--speculative mtp)\n");
+  CHECK(inspect({fixtures + "models/deepseek_v3"}).out.find("drafts ") == std::string::npos);
+}
+
 TEST_CASE("an adapter, and one of another model") {
   const std::string fixtures = source_dir() + "/data/fixtures/";
   const ProcessResult fits =

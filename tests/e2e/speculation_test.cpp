@@ -133,7 +133,7 @@ TEST_CASE("who cannot guess is refused in one line, before anything runs") {
     return result.err;
   };
   CHECK(refusal("layers:4").find("the model has 4 layers") != std::string::npos);
-  const std::string expected = "expected none, auto, lookup, draft:MODEL, medusa:DIR, layers:N, lookahead or tree";
+  const std::string expected = "expected none, auto, lookup, draft:MODEL, mtp, medusa:DIR, layers:N, lookahead or tree";
   for (const char* kind : {"layers:0", "guess"})  // and a line about --help
     CHECK(refusal(kind, 2).find(expected) != std::string::npos);
   CHECK(refusal("draft:" + source_dir() + "/data/fixtures/models/llama-gqa").find("its vocabulary has") !=

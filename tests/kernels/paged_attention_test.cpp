@@ -30,6 +30,7 @@ struct Shape {
   bool has_alibi = false, has_sinks = false;
   DType dtype = DType::kF32;  // of the cache
   int32_t chunk = 0;          // in place of a window
+  int32_t first = 0;          // no position before it is seen; without the two
 
   Shape in(DType cache_dtype) const {
     Shape s = *this;
@@ -40,7 +41,7 @@ struct Shape {
   float sink(int32_t head) const { return static_cast<float>(head % 3) - 0.5f; }
   int32_t first_seen(int32_t position) const {
     if (chunk > 0) return position / chunk * chunk;
-    return window == 0 ? 0 : std::max(0, position + 1 - window);
+    return window == 0 ? first : std::max(0, position + 1 - window);
   }
   int32_t group() const { return num_heads / num_kv_heads; }
   int64_t q_size() const { return int64_t{num_heads} * head_dim; }
@@ -113,7 +114,8 @@ std::vector<float> run(const Shape& s, std::span<const Query> queries, int32_t b
   const AttentionParams params{
       s.num_heads, 1 / std::sqrt(static_cast<float>(s.head_dim)), s.window,
       s.softcap,   s.has_alibi ? slopes.data() : nullptr,         s.has_sinks ? sinks.data() : nullptr,
-      s.chunk};
+      s.chunk,     /*sees_later=*/false,                          /*reach=*/0,
+      s.first};
   paged_attention(qkv.data(), s.stride(), out.data(), batch, params, cache.view(), pool);
   CHECK(out.guards_untouched());
   CHECK(same_bytes(qkv_before, qkv.span()));
@@ -221,7 +223,11 @@ TEST_CASE("windows, chunks, soft caps, ALiBi and sinks, alone and together, are 
                           {4, 2, 16, 0, 0, false, false, DType::kF32, 1},
                           {4, 2, 16, 0, 0, false, false, DType::kF32, 63},
                           {4, 1, 20, 0, 0, false, true, DType::kBF16, 64},
-                          {4, 2, 16, 0, 0, true, false, DType::kF32, 100}};
+                          {4, 2, 16, 0, 0, true, false, DType::kF32, 100},
+                          {4, 2, 16, 0, 0, false, false, DType::kF32, 0, 1},
+                          {14, 2, 64, 0, 0, false, false, DType::kF32, 0, 1},
+                          {4, 1, 18, 0, 0, false, true, DType::kF32, 0, 17},
+                          {4, 2, 16, 0, 0, false, false, DType::kF32, 0, 256}};
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
     for (const Shape& s : shapes) {
@@ -230,7 +236,8 @@ TEST_CASE("windows, chunks, soft caps, ALiBi and sinks, alone and together, are 
       const SequenceData data = make_sequence(s, 540, 12);
       for (const int32_t n : {1, 2, 16, 17, 65, 256, 257, 258, 272, 513, 530}) {
         CAPTURE(n);
-        const Query queries[] = {{&data, n, 1}, {&data, n, std::min(n, 50)}};
+        if (n <= s.first) continue;
+        const Query queries[] = {{&data, n, 1}, {&data, n, std::min(n - s.first, 50)}};
         check_against_reference(s.in(kCacheDTypes[n % 3]), queries, n % 2 ? 16 : 5, pool);
       }
     }
@@ -307,6 +314,25 @@ TEST_CASE("positions before a row's window do not reach it, even when they are i
         CHECK(same_bytes(clean, run(s, {&query, 1}, 16, pool)));
       });
     }
+  }
+}
+
+TEST_CASE("positions before the first that rows see do not reach them, even when they are infinite or NaN") {
+  ThreadPool pool(2);
+  for (const DType dtype : kCacheDTypes) {
+    Shape s = Shape{4, 2, 16}.in(dtype);
+    s.first = 1;
+    for_each_simd_target([&](const std::string& target) {
+      CAPTURE(target);
+      SequenceData data = make_sequence(s, 300, 5);
+      const Query queries[] = {{&data, 2, 1}, {&data, 40, 39}, {&data, 300, 1}};
+      const std::vector<float> clean = run(s, queries, 16, pool);
+      for (int64_t i = 0; i < s.kv_size(); ++i) {
+        data.k[i] = i % 3 ? INFINITY : std::nanf("");
+        data.v[i] = i % 2 ? INFINITY : std::nanf("");
+      }
+      CHECK(same_bytes(clean, run(s, queries, 16, pool)));
+    });
   }
 }
 

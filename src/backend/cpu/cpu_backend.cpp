@@ -136,8 +136,7 @@ class CpuBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(chosen.status());
     const int64_t weight_bytes = resident_weight_bytes(config, options.cpu.quantization, chosen->dtype, stored);
     LLMB_ASSIGN_OR_RETURN(const KvLayout kv, plan_memory(config, options, weight_bytes));
-    config_ = own_ = config;
-    options_ = options;
+    config_ = own_ = config, options_ = options;
     LLMB_RETURN_IF_ERROR(choose_arithmetic());
     info_.kv = kv;
     KvLayout own_kv = kv;
@@ -165,7 +164,7 @@ class CpuBackend final : public Backend {
     info_.max_best_tokens = INT32_MAX;
     info_.verifies_trees = options.verifies_trees && !config.has_states();
     info_.copies_blocks = info_.scores_prompts = true;
-    info_.runs_first_layers = !has_stages();
+    info_.runs_first_layers = !has_stages(), info_.has_mtp = config.mtp.is_used;
     info_.load_ms = clock.now_ms();
     if (!options.cpu.runs_in_wait) driver_ = std::thread([this] { drive(); });
     return {};
@@ -344,8 +343,9 @@ class CpuBackend final : public Backend {
         ops_->set_given(outputs_->given(number - 1));
       }
       ops_->begin_step(plan);
-      if (plan.hidden_rows.empty()) transformer_->forward(plan.num_tokens(), plan.num_samples(), plan.num_layers);
-      else transformer_->forward_heads(plan.num_tokens(), plan.num_samples());
+      if (plan.is_mtp) transformer_->forward_mtp(plan.num_tokens(), plan.num_samples());
+      else if (!plan.hidden_rows.empty()) transformer_->forward_heads(plan.num_tokens(), plan.num_samples());
+      else transformer_->forward(plan.num_tokens(), plan.num_samples(), plan.num_layers);
       if (is_early_stage()) {
         ops_->end_stage();
         return Status();

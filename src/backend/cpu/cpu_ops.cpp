@@ -228,7 +228,8 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
                                     sinks != nullptr ? floats(sinks->rows()) : nullptr,
                                     config_.layer(layer).chunk,
                                     config_.is_encoder,
-                                    config_.layer(layer).reach};
+                                    config_.layer(layer).reach,
+                                    config_.layer(layer).first_position};
   const cpu::KvCacheView kv = kv_.layer(config_.kv_layer_of(layer));
   const int32_t group = groups_.group(layer);
   const auto attend = [&](const cpu::AttentionBatch& batch) {
@@ -358,6 +359,16 @@ void CpuOps::give_vectors(Rows x, int64_t num_samples) {
   sampled_.is_finite.assign(count, 1);
   sampled_.top_start.assign(count + 1, 0);
   vectors_.assign(floats(x), floats(x) + num_samples * x.width);
+}
+
+void CpuOps::store_hidden(Rows x, int64_t rows) {
+  const int64_t group = groups_.group(config_.num_hidden_layers);
+  kv_.hidden().store(floats(x), step_.slots.data() + group * plan_->num_tokens(), rows, pool_);
+}
+
+void CpuOps::previous_hidden(int64_t rows, Rows out) {
+  find_previous_slots(*plan_, step_, groups_.group(config_.num_hidden_layers), &previous_slots_);
+  kv_.hidden().load(previous_slots_.data(), rows, floats(out), pool_);
 }
 
 void CpuOps::sample(Rows logits, int64_t first_sample, int64_t rows) {

@@ -117,6 +117,8 @@ class CpuOps final : public Ops {
   void add_token_types(const LinearWeight& table, int64_t rows, Rows residual) override;
   void pool_rows(Rows x, PoolingKind kind, int64_t num_samples, Rows out) override;
   void give_vectors(Rows x, int64_t num_samples) override;
+  void store_hidden(Rows x, int64_t rows) override;
+  void previous_hidden(int64_t rows, Rows out) override;
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
@@ -143,6 +145,7 @@ class CpuOps final : public Ops {
   std::vector<int32_t> sample_rows_;    // [num_samples]  token rows, or hidden rows
   std::vector<int32_t> token_types_;    // [num_tokens], or empty: the model has none
   std::vector<int32_t> first_rows_, end_rows_;  // [num_samples]  scratch: of their entries
+  std::vector<int32_t> previous_slots_;         // [num_tokens]  scratch
   SampledRows sampled_;                 // of plan_, so far
   std::vector<float> vectors_;  // of the step in progress
   cpu::ExpertsScratch experts_scratch_;

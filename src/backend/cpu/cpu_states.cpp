@@ -30,7 +30,7 @@ void CpuStates::begin_step(const StepPlan& plan, const std::vector<int32_t>& pos
   count_drafts(plan, &num_drafts_);
   first_positions_.clear();
   entry_borders_.clear();
-  if (!plan.hidden_rows.empty()) return;  // no layers run
+  if (!plan.hidden_rows.empty() || plan.is_mtp) return;  // no layer with a state runs
   for (int32_t e = 0; e < plan.num_entries(); ++e) {
     const int32_t first = positions[static_cast<size_t>(plan.query_start[e])];
     int32_t& border = borders_[static_cast<size_t>(plan.entries[e].state_slot)];

@@ -113,6 +113,7 @@ KvPool::KvPool(const KvLayout& layout, int32_t num_scratch) : layout_(layout), n
   for (int32_t i = 0; i < layout.num_layers; ++i)
     block_stride_ = std::max(block_stride_, layout.groups.layers_of_plane(i) * layer_bytes(i));
   memory_ = MappedFloats(layout.num_planes() * plane_bytes() / 4);
+  if (layout.hidden_size > 0) hidden_ = HiddenRows(layout);
 }
 
 int64_t KvPool::plane_bytes() const {
@@ -138,6 +139,7 @@ cpu::KvCacheView KvPool::layer(int32_t layer) {
 void KvPool::copy_blocks_to(KvPool& other, std::span<const BlockCopy> copies, ThreadPool& pool) {
   if (copies.empty()) return;
   cpu::block_copy(blocks(), other.blocks(), layout_.num_planes(), block_stride_, copies, pool);
+  if (layout_.hidden_size > 0) hidden_.copy_blocks_to(other.hidden_, copies, pool);
 }
 
 uint8_t* KvPool::plane(int32_t plane) { return reinterpret_cast<uint8_t*>(memory_.data()) + plane * plane_bytes(); }

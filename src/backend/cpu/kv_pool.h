@@ -5,6 +5,7 @@
 #include <span>
 
 #include "backend/backend.h"
+#include "backend/cpu/hidden_rows.h"
 #include "backend/cpu/mapped_floats.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
@@ -48,6 +49,7 @@ class KvPool {
   explicit KvPool(const KvLayout& layout, int32_t num_scratch = 0);  // throws std::bad_alloc
   // Block ids from layout.num_blocks on are scratch.
   cpu::KvCacheView layer(int32_t layer);  // REQUIRES: it has keys and values of its own
+  HiddenRows& hidden() { return hidden_; }  // REQUIRES: layout.hidden_size > 0
   // To a pool of the same layout but for num_blocks, or within this one; in all planes.
   void copy_blocks_to(KvPool& other, std::span<const BlockCopy> copies, ThreadPool& pool);
 
@@ -60,6 +62,7 @@ class KvPool {
   int32_t num_scratch_ = 0;
   int64_t block_stride_ = 0;  // from one block to the next, in a plane
   MappedFloats memory_;  // [num_planes, plane_bytes() / 4]
+  HiddenRows hidden_;    // of no blocks without layout.hidden_size
 };
 
 }  // namespace llmb

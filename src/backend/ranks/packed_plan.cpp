@@ -66,10 +66,11 @@ void each_member(TokenPenalty& penalty, F f) {
 
 template <typename F>
 void each_member(StepPlan& plan, F f) {
-  auto& [step, block_size, num_layer_groups, num_layers, tokens, parent_rows, hidden_rows, entries, query_start,
+  auto& [step, block_size, num_layer_groups, num_layers, is_mtp, tokens, parent_rows, hidden_rows, entries, query_start,
          block_start, block_ids, block_copies, state_copies, swaps_out, swaps_in, shared_prefixes, shared_entries,
          groups, sample_rows, bias, penalty, masks, mask_words] = plan;
-  f(step), f(block_size), f(num_layer_groups), f(num_layers), f(tokens), f(parent_rows), f(hidden_rows), f(entries);
+  f(step), f(block_size), f(num_layer_groups), f(num_layers), f(is_mtp), f(tokens), f(parent_rows), f(hidden_rows);
+  f(entries);
   f(query_start), f(block_start), f(block_ids), f(block_copies), f(state_copies), f(swaps_out), f(swaps_in);
   f(shared_prefixes), f(shared_entries), f(groups), f(sample_rows), f(bias), f(penalty), f(masks), f(mask_words);
 }

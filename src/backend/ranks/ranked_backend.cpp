@@ -96,6 +96,7 @@ Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, 
   const auto refused = [](const char* what) { return unsupported(std::string(what) + ": not over several ranks yet"); };
   if (options.pooling) return refused("vectors and scores of texts");
   if (!options.heads_dir.empty()) return refused("heads that draft");
+  if (config.mtp.is_used) return refused("multi-token prediction that drafts");
   if (options.drafting_layers > 0 && grid.num_stages > 1) return refused("the model's first layers that draft");
   if (!options.cpu.weight_cache_dir.empty()) return refused("weight-cache");
   if (options.adapters && grid.tensor_size > 1 && (config.has_states() || config.attention_gate))

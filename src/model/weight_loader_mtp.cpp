@@ -1,0 +1,52 @@
+// The layer behind the last one (MtpConfig). Qwen's checkpoints have it in a folder of its own, DeepSeek's and GLM's as
+// a further layer.
+#include <cstring>
+#include <string>
+
+#include "model/weight_loader.h"
+
+namespace llmb {
+
+namespace {
+
+struct MtpNames {
+  const char *project, *embedding_norm, *hidden_norm, *norm;
+};
+constexpr MtpNames kQwen = {"fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"};
+constexpr MtpNames kDeepSeek = {"eh_proj", "enorm", "hnorm", "shared_head.norm"};
+
+}  // namespace
+
+// A further layer comes with copies of embedding and head. A head that is none is kept.
+void Loader::load_mtp(const std::string& prefix, const std::string& head, ModelWeights* weights) {
+  const std::string layer = prefix + names_.layers + "." + std::to_string(c_.num_hidden_layers) + ".";
+  const std::string own_folder = reader_.find("", "mtp.|model.mtp.", "fc.weight");
+  const bool is_folder = reader_.has(own_folder + "fc.weight") || c_.has_states();
+  const std::string folder = is_folder ? own_folder : layer;
+  const MtpNames& names = is_folder ? kQwen : kDeepSeek;
+  const int64_t hidden = c_.hidden_size;
+  MtpWeights& mtp = weights->mtp;
+  norm(folder, names.embedding_norm, &mtp.embedding_norm);
+  norm(folder, names.hidden_norm, &mtp.hidden_norm);
+  Parts both, from_embedding, from_hidden;
+  add_projection(folder, names.project, hidden, 2 * hidden, false, &both);
+  if (!reader_.status().ok()) return;
+  from_embedding.add(reader_.columns(both.weights[0], 0, hidden), {}, false);
+  from_hidden.add(reader_.columns(both.weights[0], hidden, hidden), {}, false);
+  mtp.from_embedding = maker_.make_linear(from_embedding.weights, {}, WeightRole::kProjection);
+  mtp.from_hidden = make(from_hidden);
+  load_layer(c_.num_hidden_layers, is_folder ? folder + "layers.0." : layer, &weights->layers.emplace_back());
+  norm(folder, names.norm, &mtp.norm);
+  const std::string own_head = layer + "shared_head.head.weight";
+  if (is_folder || !reader_.has(own_head)) return;
+  const TensorView own = reader_.tensor(own_head, {c_.vocab_size, hidden});
+  const TensorView shared = reader_.tensor(head + ".weight", {c_.vocab_size, hidden});
+  if (!reader_.status().ok()) return;
+  const auto bytes = static_cast<size_t>(own.rows * own.row_bytes());
+  const bool is_alike = own.dtype == shared.dtype && own.blocks == shared.blocks;
+  const bool is_copy = own.data == nullptr || (is_alike && std::memcmp(own.data, shared.data, bytes) == 0);
+  if (!is_copy) mtp.lm_head = maker_.make_linear({&own, 1}, {}, WeightRole::kVocabulary);
+  reader_.release();
+}
+
+}  // namespace llmb

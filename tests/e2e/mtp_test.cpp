@@ -1,0 +1,175 @@
+// Multi-token prediction drafts: the built program gives the same bytes with it and without, whatever the schedule and
+// however often it is killed; what cannot draft so is refused in one line.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/e2e/run.h"
+#include "tests/support/all_schedules.h"
+#include "tests/support/killed_process.h"
+
+namespace llmb::test {
+
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kModels = source_dir() + "/data/fixtures/mtp/";
+
+// Prompts whose beginnings are shared, up to borders of blocks and beyond: greedy and sampled, some with several answers.
+std::string lines(int num_lines) {
+  std::string text;
+  for (int i = 0; i < num_lines; ++i) {
+    std::vector<int> tokens;
+    for (int at = 0; at < 14 + i % 5; ++at) tokens.push_back((at * at * (i % 3 + 2) + at) % 61 + 1);
+    for (int at = 0; at < i % 4; ++at) tokens.push_back((i * 5 + at * 3) % 61 + 1);
+    Json line = {{"id", i},        {"prompt_token_ids", tokens}, {"seed", i},
+                 {"max_tokens", 20 + i * 5 % 50}, {"ignore_eos", true}, {"return_token_ids", true}};
+    line["temperature"] = i % 3 == 1 ? 0.7 : 0.0;
+    if (i % 7 == 3) line["n"] = 3, line["temperature"] = 0.9;
+    if (i % 6 == 2) line["repetition_penalty"] = 1.2;
+    if (i % 5 == 4) line["logprobs"] = 2;
+    text += line.dump() + "\n";
+  }
+  return text;
+}
+
+std::vector<std::string> command(const std::string& model, const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {kProgram, "-m", model, "--tokenizer", kModel, "--progress", "none"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+int64_t sum_of(const std::string& output, const char* metric) {
+  int64_t sum = 0;
+  for (const Json& record : parse_lines(output)) sum += record["metrics"].value(metric, int64_t{0});
+  return sum;
+}
+
+const std::vector<std::vector<std::string>>& schedules() {
+  static const std::vector<std::vector<std::string>> all = {
+      {"--max-num-seqs", "1"},
+      {"--max-num-seqs", "3", "--block-size", "8"},
+      {"--max-num-batched-tokens", "9", "--block-size", "8", "--num-speculative-tokens", "3"},
+      {"--num-gpu-blocks-override", "30", "--block-size", "8", "--max-num-seqs", "6", "--threads", "3"},
+      {"--no-enable-prefix-caching", "--batching", "static", "--max-num-seqs", "7", "--num-speculative-tokens", "1"},
+      {"--block-size", "32", "--num-speculative-tokens", "8", "--workers", "2"}};
+  return all;
+}
+
+// A copy of a model with the tensor's values all 0.
+void copy_with_zeros(const std::string& model, const std::string& tensor, const TemporaryDirectory& dir) {
+  write_file(dir.file("config.json"), read_file(model + "/config.json"));
+  std::string weights = read_file(model + "/model.safetensors");
+  uint64_t header_size = 0;
+  std::memcpy(&header_size, weights.data(), 8);
+  const Json offsets = Json::parse(weights.substr(8, header_size))[tensor]["data_offsets"];
+  const size_t begin = 8 + header_size + offsets[0].get<size_t>(), end = 8 + header_size + offsets[1].get<size_t>();
+  std::fill(weights.begin() + static_cast<std::ptrdiff_t>(begin), weights.begin() + static_cast<std::ptrdiff_t>(end), 0);
+  write_file(dir.file("model.safetensors"), weights);
+}
+
+}  // namespace
+
+TEST_CASE("drafts by the layer behind the last one change no byte") {
+  const std::string input = lines(24);
+  const std::vector<std::string> models = {"qwen3_5-text", "deepseek_v3", "qwen3_next", "glm4_moe"};
+  for (size_t m = 0; m < models.size(); ++m) {
+    CAPTURE(models[m]);
+    const ProcessResult plain = run_process(command(kModels + models[m], {"--batching", "none", "--threads", "1",
+                                                                          "--no-enable-prefix-caching", "--speculative",
+                                                                          "none"}),
+                                            input);
+    REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+    int64_t num_drafted = 0, num_accepted = 0, num_cached = 0, num_preemptions = 0;
+    for (size_t s = 0; s < schedules().size(); ++s) {
+      if (!runs_all_schedules() && (s + m) % 2 == 1) continue;
+      std::vector<std::string> flags = schedules()[s];
+      flags.insert(flags.end(), {"--speculative", s == 2 ? "mtp,lookup" : "mtp"});
+      CAPTURE(s);
+      const ProcessResult result = run_process(command(kModels + models[m], flags), input);
+      REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+      CHECK(stable_output(result.out) == stable_output(plain.out));
+      num_drafted += sum_of(result.out, "drafted_tokens");
+      num_accepted += sum_of(result.out, "accepted_tokens");
+      num_cached += sum_of(result.out, "cached_tokens");
+      num_preemptions += sum_of(result.out, "num_preemptions");
+    }
+    MESSAGE(models[m] << ": " << num_accepted << " of " << num_drafted << " drafts accepted, " << num_cached
+                      << " tokens found, " << num_preemptions << " preemptions");
+    CHECK(num_drafted > 0);
+    CHECK(num_cached > 0);
+  }
+}
+
+TEST_CASE("a job that is killed again and again, with and without the layer") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), lines(20));
+  for (const std::string model : {"qwen3_5-text", "deepseek_v3"}) {
+    CAPTURE(model);
+    const ProcessResult plain = run_process(command(kModels + model, {dir.file("in.jsonl"), "--speculative", "none"}));
+    REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+    const std::string out = dir.file(model + ".jsonl");
+    StoppedProcess run;
+    int num_killed = 0;
+    for (int attempt = 1; run.exit_code != 0; ++attempt) {
+      StopPlan plan;
+      plan.when = can_count_file_calls() ? StopPlan::When::kAtFileCall : StopPlan::When::kAfterTime;
+      plan.file_call = 10 * attempt;
+      plan.after_ms = 50 * attempt;
+      std::vector<std::string> more = {dir.file("in.jsonl"), "-o", out, "--max-num-seqs", "3",
+                                       "--speculative", attempt % 3 == 0 ? "none" : "mtp"};
+      run = run_and_stop(command(kModels + model, more), "/dev/null", dir.file("err"), plan);
+      REQUIRE_MESSAGE((run.exit_code == 0 || run.exit_code == 137), run.err);
+      num_killed += run.exit_code == 137;
+    }
+    CHECK(num_killed > 0);
+    CHECK(stable_output(read_file(out)) == stable_output(plain.out));
+  }
+}
+
+TEST_CASE("a layer that knows nothing costs no byte, and swapped blocks hold what it needs") {
+  const TemporaryDirectory dir;
+  copy_with_zeros(kModels + "glm4_moe", "model.layers.2.eh_proj.weight", dir);
+  const std::string input = lines(24);
+  const ProcessResult plain = run_process(command(kModels + "glm4_moe", {"--speculative", "none"}), input);
+  REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+  const ProcessResult wrong = run_process(command(dir.path(), {"--speculative", "mtp"}), input);
+  REQUIRE_MESSAGE(wrong.exit_code == 0, wrong.err);
+  CHECK(stable_output(wrong.out) == stable_output(plain.out));
+  const ProcessResult swapped = run_process(
+      command(kModels + "glm4_moe", {"--speculative", "mtp", "--preemption", "swap", "--num-gpu-blocks-override", "30",
+                                     "--block-size", "8", "--max-num-seqs", "6"}),
+      input);
+  REQUIRE_MESSAGE(swapped.exit_code == 0, swapped.err);
+  CHECK(stable_output(swapped.out) == stable_output(plain.out));
+  CHECK(sum_of(swapped.out, "num_preemptions") > 0);
+}
+
+TEST_CASE("what cannot draft so is refused in one line, before anything runs") {
+  const auto refusal = [](const std::string& model, const std::vector<std::string>& more, int num_lines = 1) {
+    std::vector<std::string> flags = {"--speculative", "mtp"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const ProcessResult result = run_process(command(model, flags), lines(1));
+    CHECK(result.exit_code != 0);
+    CHECK(result.out.empty());
+    CHECK(std::count(result.err.begin(), result.err.end(), '\n') == num_lines);
+    return result.err;
+  };
+  const auto contains = [](const std::string& text, const std::string& part) {
+    CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+  };
+  contains(refusal(kModel, {}), "mtp: a model of type \"llama\" has no layer that predicts further tokens");
+  contains(refusal(source_dir() + "/data/fixtures/models/qwen3_next", {}), "\"mtp.");
+  contains(refusal(source_dir() + "/data/fixtures/models/deepseek_v3", {}), "\"model.layers.2.");
+  contains(refusal(kModels + "glm4_moe", {"--tensor-parallel-size", "2"}, 2),  // and how the job ended
+           "multi-token prediction that drafts: not over several ranks yet");
+  contains(refusal(kModels + "glm4_moe", {"--device", "ledger"}), "drafts on the CPU");
+  contains(refusal(kModels + "glm4_moe", {"--task", "embed", "--pooling", "mean"}), "mtp");
+}
+
+}  // namespace llmb::test
