@@ -1,6 +1,7 @@
 #include "base/shared_ranks.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -22,8 +23,12 @@ namespace {
 
 constexpr int64_t kChunkBytes = int64_t{1} << 20;  // of a message that is published at once
 constexpr int64_t kPageBytes = 4096;
-constexpr int kMaxWaitSpins = 4000;  // some tens of microseconds, as in base/thread_pool.cpp
+// A rank that waits looks often before it sleeps: a little while with its core to itself, then between others that want
+// the core, as long as these take little of it. After a wait in vain half as often, as in base/thread_pool.cpp.
+constexpr double kMaxYieldMs = 1;
+constexpr int kMaxWaitPauses = 2000, kMaxWaitSpins = kMaxWaitPauses + 2000, kMinWaitSpins = 250;
 constexpr int64_t kLookMs = 20;  // how long a rank sleeps before it looks around
+constexpr double kMaxLateMs = 10 * kLookMs;  // a rank that looks later was stopped itself; sooner, others had its core
 constexpr size_t kMessageBytes = 1024;
 
 enum : uint32_t { kNoFailure, kFailing, kFailed };
@@ -68,6 +73,7 @@ struct SharedRanks::Header {
 struct alignas(64) SharedRanks::RankState {
   std::atomic<int64_t> step;
   std::atomic<int32_t> waits_for;  // a rank + 1; 0: it works
+  std::atomic<uint32_t> num_signs;  // of life
 };
 
 // Counts what one member publishes, to all of a channel or to one other member. Its two buffers lie elsewhere.
@@ -89,7 +95,7 @@ class SharedRanks::Channel final : public Collectives {
   Channel(std::shared_ptr<SharedRanks> ranks, size_t channel, int rank)
       : ranks_(std::move(ranks)),
         members_(ranks_->channels_[channel].ranks),
-        may_be_idle_(ranks_->channels_[channel].may_be_idle),
+        num_spins_(ranks_->channels_[channel].may_be_idle ? 0 : kMaxWaitSpins),
         rank_(static_cast<int>(std::find(members_.begin(), members_.end(), rank) - members_.begin())),
         memory_(static_cast<char*>(ranks_->memory_) + ranks_->begins_[channel]),
         sent_(members_.size()),
@@ -195,13 +201,12 @@ class SharedRanks::Channel final : public Collectives {
   }
   void await(int member, uint32_t number) { await(slot(member), number, member); }
   void await(Slot& of, uint32_t number, int member) {
-    ranks_->await(of, number, members_[static_cast<size_t>(rank_)], members_[static_cast<size_t>(member)],
-                  may_be_idle_);
+    ranks_->await(of, number, members_[static_cast<size_t>(rank_)], members_[static_cast<size_t>(member)], &num_spins_);
   }
 
   const std::shared_ptr<SharedRanks> ranks_;
   const std::vector<int> members_;
-  const bool may_be_idle_;
+  int num_spins_;  // 0: waiting may take any time
   const int rank_;
   char* const memory_;
   uint32_t num_messages_ = 0;                // that this member has begun, to all
@@ -265,6 +270,10 @@ SharedRanks::RankState& SharedRanks::state(int rank) const {
 
 void SharedRanks::set_step(int rank, int64_t step) { state(rank).step.store(step + 1); }
 
+void SharedRanks::give_sign(int rank) { state(rank).num_signs.fetch_add(1); }
+
+uint32_t SharedRanks::num_signs(int rank) const { return state(rank).num_signs.load(); }
+
 std::string SharedRanks::place_of(int rank) const {
   const int64_t step = state(rank).step.load() - 1;
   const std::string name = "rank " + std::to_string(rank);
@@ -293,11 +302,24 @@ void SharedRanks::check() const {
   if (has_failed()) throw RankError(failure());
 }
 
-void SharedRanks::await(Slot& slot, uint32_t number, int rank, int of, bool may_take_any_time) {
-  for (int i = 0; i < kMaxWaitSpins; ++i) {
-    if (slot.has(number)) return;
-    relax_core();
+void SharedRanks::await(Slot& slot, uint32_t number, int rank, int of, int* num_spins) {
+  if (slot.has(number)) return;
+  const bool may_take_any_time = *num_spins == 0;
+  double yields_end_ms = 0;
+  for (int i = 0; i < *num_spins; ++i) {
+    if (slot.has(number)) {
+      *num_spins = std::min(kMaxWaitSpins, 2 * *num_spins);
+      return;
+    }
+    if (i < kMaxWaitPauses) {
+      relax_core();
+      continue;
+    }
+    if (i == kMaxWaitPauses) yields_end_ms = monotonic_now_ms() + kMaxYieldMs;
+    else if (monotonic_now_ms() >= yields_end_ms) break;
+    ::sched_yield();
   }
+  if (!may_take_any_time) *num_spins = std::max(kMinWaitSpins, *num_spins / 2);
   RankState& own = state(rank);
   own.waits_for.store(of + 1);
   double waited_ms = 0, last_ms = monotonic_now_ms();
@@ -309,7 +331,7 @@ void SharedRanks::await(Slot& slot, uint32_t number, int rank, int of, bool may_
     if (slot.has(number)) break;
     check();
     const double now = monotonic_now_ms();
-    waited_ms += std::min(now - std::exchange(last_ms, now), 2.0 * kLookMs);
+    waited_ms += std::min(now - std::exchange(last_ms, now), kMaxLateMs);
     if (!may_take_any_time && patience_ms_ > 0 && waited_ms >= patience_ms_) give_up_on(of);
   }
   own.waits_for.store(0);

@@ -5,8 +5,8 @@
 // is used again once all have published the message behind the one in it, for then they have read it. So a call takes
 // one wait, and a sum is computed by everybody from the same numbers in the same order.
 //
-// A rank that waits looks every few milliseconds whether another one has failed. Time that a rank itself was stopped
-// does not count as waiting.
+// A rank that waits looks now and then whether another one has failed. Time that a rank itself was stopped does not count
+// as waiting.
 #pragma once
 
 #include <atomic>
@@ -50,6 +50,10 @@ class SharedRanks {
   // "rank 1 in step 17"
   std::string place_of(int rank) const;
 
+  // A rank's signs of life, while nobody waits for it: how many it has given.
+  void give_sign(int rank);
+  uint32_t num_signs(int rank) const;
+
   // All calls end by a RankError with this error from now on. The first one stands. A long message is cut.
   void fail(const Status& error);
   Status failure() const;  // ok: nothing has failed
@@ -67,8 +71,8 @@ class SharedRanks {
   RankState& state(int rank) const;
   bool has_failed() const;
   void check() const;  // throws where some rank has failed
-  // Until `slot`, of rank `of`, has published message `number`.
-  void await(Slot& slot, uint32_t number, int rank, int of, bool may_take_any_time);
+  // Until `slot`, of rank `of`, has published message `number`. num_spins: how often to look before sleeping
+  void await(Slot& slot, uint32_t number, int rank, int of, int* num_spins);
   [[noreturn]] void give_up_on(int first);
 
   const Descriptor fd_;

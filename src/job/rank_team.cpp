@@ -12,6 +12,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/ranks/ranked_backend.h"
+#include "base/clock.h"
 #include "base/core_parts.h"
 #include "job/worker_order.h"
 
@@ -19,7 +20,39 @@ namespace llmb {
 
 namespace {
 
-// A thread looks whether they are ready, and whether they live.
+constexpr int kSignsLookMs = 100;
+
+// Tells which rank gives no signs of life for too long. Time that this process was stopped itself does not count.
+class LifeSigns {
+ public:
+  LifeSigns(SharedRanks& ranks, int num_ranks, double patience_ms)  // 0: any time
+      : ranks_(ranks), patience_ms_(patience_ms), seen_(static_cast<size_t>(num_ranks)), last_ms_(clock_.now_ms()) {}
+
+  // Called every kSignsLookMs or more often.
+  void look() {
+    const double now = clock_.now_ms(), passed = std::min(now - std::exchange(last_ms_, now), 2.0 * kSignsLookMs);
+    for (size_t rank = 1; rank < seen_.size(); ++rank) {
+      Seen& seen = seen_[rank];
+      const uint32_t signs = ranks_.num_signs(static_cast<int>(rank));
+      seen.silent_ms = signs == std::exchange(seen.signs, signs) ? seen.silent_ms + passed : 0;
+      if (patience_ms_ > 0 && seen.silent_ms >= patience_ms_)
+        ranks_.fail(device_error(ranks_.place_of(static_cast<int>(rank)) + " does not answer"));
+    }
+  }
+
+ private:
+  struct Seen {
+    uint32_t signs = 0;
+    double silent_ms = 0;
+  };
+  SharedRanks& ranks_;
+  const double patience_ms_;
+  const SteadyClock clock_;
+  std::vector<Seen> seen_;  // [num_ranks]
+  double last_ms_;
+};
+
+// A thread looks whether they are ready, and whether they live: as long as one loads nobody else may wait for it.
 class RankProcesses final : public RankPeers {
  public:
   RankProcesses(const RankOptions& options, std::shared_ptr<SharedRanks> ranks)
@@ -48,20 +81,27 @@ class RankProcesses final : public RankPeers {
 
   Status await_load() override {
     std::unique_lock lock(mutex_);
-    while (num_ready_ + 1 < options_.grid.num_ranks() && ranks_->failure().ok())
-      changed_.wait_for(lock, std::chrono::milliseconds(20));
+    while (!are_ready() && ranks_->failure().ok()) changed_.wait_for(lock, std::chrono::milliseconds(20));
     return ranks_->failure();
   }
 
  private:
+  bool are_ready() const { return num_ready_ + 1 == options_.grid.num_ranks(); }
+
   void watch() {
     std::vector<bool> is_open(processes_.size(), true);
-    while (true) {
+    LifeSigns signs(*ranks_, options_.grid.num_ranks(), rank_patience_ms(options_.orders[0]));
+    for (bool is_loading = true;;) {
+      if (is_loading) {
+        signs.look();
+        std::lock_guard lock(mutex_);
+        is_loading = !are_ready();
+      }
       std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
       for (size_t i = 0; i < processes_.size(); ++i)
         polled.push_back({is_open[i] ? processes_[i]->socket() : -1,
                           static_cast<short>(POLLIN | (processes_[i]->has_unsent() ? POLLOUT : 0)), 0});
-      if (::poll(polled.data(), polled.size(), -1) < 0) continue;
+      if (::poll(polled.data(), polled.size(), is_loading ? kSignsLookMs : -1) < 0) continue;
       if (polled[0].revents != 0) return;
       for (size_t i = 0; i < processes_.size(); ++i)
         if (polled[i + 1].revents != 0) is_open[i] = take_messages(static_cast<int>(i) + 1);

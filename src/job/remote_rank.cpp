@@ -2,9 +2,14 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <exception>
+#include <mutex>
 #include <new>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "backend/cpu/cpu_backend.h"
@@ -33,7 +38,35 @@ Status status_of(const JobStop& stop) {
   }
 }
 
+// Gives signs of a rank's life until it is destroyed.
+class SignsOfLife {
+ public:
+  SignsOfLife(SharedRanks& ranks, int rank) : thread_([this, &ranks, rank] { give(ranks, rank); }) {}
+  ~SignsOfLife() {
+    {
+      std::lock_guard lock(mutex_);
+      stops_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  void give(SharedRanks& ranks, int rank) {
+    std::unique_lock lock(mutex_);
+    do ranks.give_sign(rank);
+    while (!changed_.wait_for(lock, std::chrono::milliseconds(100), [&] { return stops_; }));
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stops_ = false;  // guarded by mutex_
+  std::thread thread_;
+};
+
 Status serve(JobOptions options, RankContext& context, JobLink& link, const std::shared_ptr<RankContext>& shared) {
+  std::optional<SignsOfLife> signs;
+  signs.emplace(*context.ranks, context.part.rank);
   const RankOrder order = unpack_rank_order(link.receive().payload);
   JobModel model;
   if (const auto stop = load_ordered_model(order.order, &options, &model)) return status_of(*stop);
@@ -45,7 +78,10 @@ Status serve(JobOptions options, RankContext& context, JobLink& link, const std:
   if (const Status status = check_inventory(options.model, model.inventory); !status.ok()) return status;
   const auto backend = make_cpu_backend(shared);
   return serve_rank(*backend, context, worker.model, load, rank_patience_ms(order.order),
-                    [&] { link.send(MessageKind::kReady); });
+                    [&] {
+                      link.send(MessageKind::kReady);
+                      signs.reset();
+                    });
 }
 
 }  // namespace

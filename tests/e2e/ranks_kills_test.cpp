@@ -94,9 +94,9 @@ TEST_CASE("random kills and stops of ranks: nothing is lost, twice or changed, o
     for (int exit_code = -1; exit_code != 3 && exit_code != 0;) {  // 0: it was complete before
       std::vector<std::string> flags = {in, "-o", out, "--tensor-parallel-size", "2", "--request-rate", "60"};
       flags.insert(flags.end(), {"--max-num-seqs", std::to_string(rng.between(1, 9)), "--watchdog-timeout", "4"});
-      const int shape = rng.between(0, 3);
-      if (shape == 1) flags.insert(flags.end(), {"--pipeline-parallel-size", "2"});
-      if (shape == 2) flags.insert(flags.end(), {"--workers", "2"});
+      const int num_stages = rng.between(-1, 3), num_workers = rng.chance(0.3) ? 2 : 1;
+      if (num_stages > 1) flags.insert(flags.end(), {"--pipeline-parallel-size", std::to_string(num_stages)});
+      if (num_workers > 1) flags.insert(flags.end(), {"--workers", std::to_string(num_workers)});
       StartedRun run(flags, "cpu");
       disturber.disturb(run);
       const ProcessResult result = run.wait();
@@ -104,7 +104,7 @@ TEST_CASE("random kills and stops of ranks: nothing is lost, twice or changed, o
       REQUIRE_MESSAGE((exit_code == 3 || exit_code == 0 || exit_code == 9 || exit_code == 137), result.err);
       if (exit_code != 9) continue;
       ++num_faults;
-      CHECK_MESSAGE((result.err.find("rank ") != std::string::npos || shape == 2), result.err);
+      CHECK_MESSAGE((result.err.find("rank ") != std::string::npos || num_workers > 1), result.err);
     }
     CHECK(stable_output(read_file(out)) == expected);
     CHECK_FALSE(fs::exists(out + ".partial"));
@@ -112,6 +112,24 @@ TEST_CASE("random kills and stops of ranks: nothing is lost, twice or changed, o
   if (asked == nullptr) return;
   for (const auto& [name, count] : disturber.counts()) MESSAGE(name << ": " << count);
   MESSAGE(num_jobs << " jobs, " << num_faults << " runs that ended with exit code 9: nothing lost, twice or changed");
+}
+
+TEST_CASE("a rank that is stopped while it loads: exit code 9 within the watchdog, and its name") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), greedy_lines(4));
+  for (const int after_ms : {0, 10, 30}) {
+    CAPTURE(after_ms);
+    const std::string out = dir.file("out-" + std::to_string(after_ms) + ".jsonl");
+    StartedRun run({dir.file("in.jsonl"), "-o", out, "--tensor-parallel-size", "2", "--watchdog-timeout", "2"}, "cpu");
+    while (run.ranks().empty() && !run.has_ended()) ::usleep(1000);
+    ::usleep(static_cast<useconds_t>(1000 * after_ms));
+    REQUIRE_FALSE(run.ranks().empty());
+    ::kill(run.ranks()[0], SIGSTOP);
+    const ProcessResult result = run.wait();
+    CHECK(result.exit_code == 9);
+    CHECK_MESSAGE(result.err.find("rank 1 ") != std::string::npos, result.err);
+    CHECK_MESSAGE(result.err.find("does not answer") != std::string::npos, result.err);
+  }
 }
 
 }  // namespace llmb::test

@@ -1,7 +1,6 @@
 // Ranks of a CPU backend as threads of one process.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -14,39 +13,11 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/ranks/ranked_backend.h"
 #include "tests/support/check_ok.h"
-#include "tests/support/test_rng.h"
 
 namespace llmb::test {
 
 // Called with the context of each rank before it is used.
 using PrepareRank = std::function<void(RankContext&)>;
-
-// A rank's calls, each behind a random delay.
-class DelayedCalls final : public Collectives {
- public:
-  DelayedCalls(std::unique_ptr<Collectives> inner, uint64_t seed) : inner_(std::move(inner)), rng_(seed) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  void broadcast(void* data, int64_t bytes, int root) override { wait(), inner_->broadcast(data, bytes, root); }
-  void all_reduce(float* data, int64_t count) override { wait(), inner_->all_reduce(data, count); }
-  void all_gather(const void* part, int64_t bytes, void* all) override { wait(), inner_->all_gather(part, bytes, all); }
-  void send(const void* data, int64_t bytes, int to) override { wait(), inner_->send(data, bytes, to); }
-  void receive(void* data, int64_t bytes, int from) override { wait(), inner_->receive(data, bytes, from); }
-
- private:
-  void wait() {
-    if (rng_.chance(0.1)) std::this_thread::sleep_for(std::chrono::microseconds(rng_.between(0, 200)));
-  }
-  const std::unique_ptr<Collectives> inner_;
-  TestRng rng_;
-};
-
-// Each call of a rank then waits up to 0.2 ms now and then, at other times for each seed.
-inline void delay_calls(RankContext* context, uint64_t seed) {
-  seed = 100 * seed + 4 * static_cast<uint64_t>(context->part.rank);
-  for (std::unique_ptr<Collectives>* calls : {&context->plans, &context->all, &context->stages, &context->tensor})
-    *calls = std::make_unique<DelayedCalls>(std::move(*calls), seed++);
-}
 
 class ThreadPeers final : public RankPeers {
  public:

@@ -13,6 +13,7 @@
 #include "model/config_loader.h"
 #include "model/model_weights.h"
 #include "tests/support/adapted_models.h"
+#include "tests/support/delayed_calls.h"
 #include "tests/support/golden.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/thread_ranks.h"
