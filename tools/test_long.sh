@@ -42,6 +42,8 @@ run_counts() {
     "property_wide_masks_test LLMB_NUM_GRAMMARS=1000"
     "property_io_faults_test LLMB_ALL_FAULTS=1"
     "e2e_workers_test LLMB_NUM_KILLS=1000"
+    "e2e_ranks_kills_test LLMB_NUM_KILLS=1000"
+    "e2e_rank_delays_test LLMB_NUM_DELAYED_RUNS=300"
     "unit_prefix_cache_chains_test $many=100000"
     "e2e_allocation_test LLMB_NUM_ALLOCATIONS=100000"
     "e2e_forms_test LLMB_NUM_QUESTIONS=700"
