@@ -37,6 +37,11 @@ constexpr int32_t kInt4RingBytes = 80 * 1024;
 // Above so many rows its numbers are written to memory in 16 bits, and linear multiplies them.
 constexpr int64_t kMaxInt4Rows = 256;
 
+// ---- lora
+// From so many items on, a block of its first kernel takes two of them, or four. Reckoned, not measured: there are
+// blocks for 132 SMs still.
+constexpr int32_t kTwoLoraItems = 128, kFourLoraItems = 256;
+
 // ---- block_copy
 constexpr int64_t kMaxCopyBlocks = 2048;
 constexpr int64_t kMaxCopyBlocksToHost = 16;  // enough for the link; the rest of the device goes on with the step

@@ -167,6 +167,36 @@ TEST_CASE_TEMPLATE("lora: a row's bits depend neither on the rows and adapters b
   CHECK(floats(alone) == floats(whole));
 }
 
+TEST_CASE_TEMPLATE("lora: many items share blocks where they have one adapter, with the bits of each item alone", T,
+                   __nv_bfloat16, __half) {
+  const int64_t in = 72, out = 40;
+  Adapter<T> first(in, {{16, 0, 16}, {5, 16, 24}}, 10), second(in, {{19, 8, 32}}, 20, 4);
+  for (const int32_t num_items : {130, 261}) {
+    CAPTURE(num_items);
+    Rows together;
+    int32_t row = 0;
+    for (int32_t i = 0; i < num_items; ++i) {
+      // Runs of 11 items with an adapter end within blocks; now and then an item is empty.
+      const auto* const products = (i / 11 % 2 == 0 ? first : second).on_device.data();
+      if (i % 17 == 5) together.add(nullptr, {});
+      else if (i % 3 == 0) together.add(products, {row + 2, row, row + 1}), row += 3;
+      else together.add(products, {row}), row += 1;
+    }
+    const std::vector<T> x = converted<T>(random_normal(row * in, 1)),
+                         before = converted<T>(random_normal(row * out, 2));
+    const std::vector<T> whole = run(together, true, x, in, before, out);
+    std::vector<T> parts = before;
+    for (size_t begin = 0; begin < together.items.size(); begin += 50) {
+      Rows some = together;
+      some.items.assign(together.items.begin() + begin,
+                        together.items.begin() + std::min(begin + 50, together.items.size()));
+      parts = run(some, true, x, in, parts, out);
+    }
+    CHECK(floats(whole) == floats(parts));
+    CHECK(floats(whole) != floats(before));
+  }
+}
+
 TEST_CASE_TEMPLATE("lora: a part of the rows may be computed, into floats too, with the bits of all", T, float,
                    __nv_bfloat16) {
   const int64_t in = 72, out = 40, num_rows = 7;
