@@ -1,11 +1,19 @@
-// As linear_mma and linear_grouped, with pairs of int8 for elements of 16 bits: half the bytes of a weight, which bind
-// with few rows, and twice the multiply-adds of an instruction, which bind with many.
+// Up to 64 rows, bound by the weight's bytes: a block is 16 or 32 features and all rows, its 8 warps share out k.
+// Features are rows of the first operand of `mma`, rows of x columns of the second; fragments come straight from
+// memory, 16 bytes a lane, and the first ones of the weight are on their way while the kernel before runs. Not timed
+// yet.
+//
+// More rows, and groups: as linear_mma and linear_grouped, with pairs of int8 for elements of 16 bits: twice the
+// multiply-adds of an instruction.
 #include "kernels/cuda/linear_int8.h"
 
 #include "base/check.h"
 #include "core/types.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/mma_tiles.h"
+#include "kernels/cuda/pack.h"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/warp.h"
 
 namespace llmb::cuda {
 
@@ -13,8 +21,6 @@ namespace {
 
 using mma_tiles::Int8Pair;
 using mma_tiles::Tiling;
-using FewRows = Tiling<16, 32, 1, 4, 8>;
-using SomeRows = Tiling<64, 32, 4, 1, 6>;
 using ManyRows = Tiling<128, 128, 2, 4, 4>;
 using FewGroupedRows = Tiling<16, 64, 1, 4, 6>;
 using ManyGroupedRows = Tiling<64, 128, 2, 4, 4>;
@@ -73,6 +79,96 @@ __global__ void __launch_bounds__(Tile::kThreads)
   });
 }
 
+constexpr int kFewWarps = 8, kFewThreads = kFewWarps * kWarp;
+constexpr int kStepBytes = 64;  // of k: a lane's 16 bytes, by four lanes
+constexpr int64_t kMaxFewRows = 64;
+
+// The numbers [k, k + 16) of a row, zeros where there are none. Not a branch: reads are on their way together.
+__device__ __forceinline__ Pack<uint32_t, 4> load_words(const int8_t* row, int32_t k, int32_t size) {
+  Pack<uint32_t, 4> words = *reinterpret_cast<const Pack<uint32_t, 4>*>(row + (k < size ? k : 0));
+#pragma unroll
+  for (uint32_t& word : words.values) word = k < size ? word : 0;
+  return words;
+}
+
+// kFeatureTiles tiles of 16 features, kRowTiles of 8 rows; kSteps steps of k are on their way at a time. Lane l reads
+// features l / 4 and l / 4 + 8 of a tile and row l / 4: fragments of both hold the same numbers of k, in an order of
+// their own. A warp's steps come in pairs, which are whole lines of 128 bytes.
+template <class Out, int kFeatureTiles, int kRowTiles, int kSteps>
+__global__ void __launch_bounds__(kFewThreads, 2)
+    linear_int8_few_kernel(Int8View weight, Int8Rows x, Out* out, int32_t rows) {
+  ptx::launch_next_grid();
+  constexpr int kFeatures = 16 * kFeatureTiles, kSums = kFeatures * 8 * kRowTiles;
+  __shared__ int32_t sums[kSums];  // [rows, features]
+  for (int i = threadIdx.x; i < kSums; i += kFewThreads) sums[i] = 0;
+  __syncthreads();
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t first_feature = int64_t{blockIdx.x} * kFeatures;
+  const auto row_bytes = static_cast<int32_t>(weight.row_bytes());
+  const int8_t *w_rows[2 * kFeatureTiles], *x_rows[kRowTiles];
+#pragma unroll
+  for (int i = 0; i < 2 * kFeatureTiles; ++i) {
+    const int64_t feature = first_feature + i * 8 + lane / 4;
+    w_rows[i] = weight.weight + (feature < weight.out_features ? feature : 0) * row_bytes;
+  }
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+    const int32_t row = i * 8 + lane / 4;
+    x_rows[i] = x.values + int64_t{row < rows ? row : 0} * row_bytes;
+  }
+  const auto k_of = [&](int step) { return (step / 2 * kFewWarps + warp) * 2 * kStepBytes + step % 2 * kStepBytes; };
+  int32_t own[kFeatureTiles][kRowTiles][4] = {};
+  for (int first = 0; first == 0 || k_of(first) < row_bytes; first += kSteps) {
+    Pack<uint32_t, 4> w[kSteps][2 * kFeatureTiles], v[kSteps][kRowTiles];
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s)
+#pragma unroll
+      for (int i = 0; i < 2 * kFeatureTiles; ++i)
+        w[s][i] = load_words(w_rows[i], k_of(first + s) + lane % 4 * 16, row_bytes);
+    if (first == 0) ptx::wait_for_previous_grid();  // no kernel writes what is read above
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s)
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i) v[s][i] = load_words(x_rows[i], k_of(first + s) + lane % 4 * 16, row_bytes);
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s)
+#pragma unroll
+      for (int word = 0; word < 4; word += 2)
+#pragma unroll
+        for (int f = 0; f < kFeatureTiles; ++f)
+#pragma unroll
+          for (int i = 0; i < kRowTiles; ++i) {
+            const uint32_t(&low)[4] = w[s][2 * f].values, (&high)[4] = w[s][2 * f + 1].values;
+            const uint32_t(&of_row)[4] = v[s][i].values;
+            ptx::mma_m16n8k32_int8(own[f][i], {low[word], high[word], low[word + 1], high[word + 1]},
+                                   {of_row[word], of_row[word + 1]});
+          }
+  }
+#pragma unroll
+  for (int f = 0; f < kFeatureTiles; ++f)
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        atomicAdd(&sums[(i * 8 + lane % 4 * 2 + e % 2) * kFeatures + f * 16 + lane / 4 + e / 2 * 8], own[f][i][e]);
+  __syncthreads();
+  for (int i = threadIdx.x; i < rows * kFeatures; i += kFewThreads) {
+    const int64_t row = i / kFeatures, feature = first_feature + i % kFeatures;
+    if (feature >= weight.out_features) continue;
+    const float* const bias = weight.bias == nullptr ? nullptr : weight.bias + feature;
+    out[row * weight.out_features + feature] =
+        from_float<Out>(output_of(sums[i], weight.scales[feature], x.scales[row], bias));
+  }
+}
+
+template <int kFeatureTiles, int kRowTiles, int kSteps, class Out>
+void launch_few(const Int8View& weight, const Int8Rows& x, int64_t rows, Out* out, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(ceil_div(weight.out_features, 16 * kFeatureTiles));
+  launch_ahead({dim3(blocks), dim3(kFewThreads), 0, stream},
+               linear_int8_few_kernel<Out, kFeatureTiles, kRowTiles, kSteps>, weight, x, out,
+               static_cast<int32_t>(rows));
+}
+
 template <class Tile, class Out>
 void launch_tiles(const Int8View& weight, const Int8Rows& x, int64_t rows, Out* out, cudaStream_t stream) {
   // Blocks that share a part of the weight are neighbours, so that it is read from memory once.
@@ -96,8 +192,10 @@ template <class Out>
 void linear_int8(const Int8View& weight, const Int8Rows& x, int64_t rows, Out* out, cudaStream_t stream) {
   LLMB_CHECK(weight.in_features <= kMaxInt8Features);
   if (rows == 0 || weight.out_features == 0) return;
-  if (rows <= FewRows::kTileM) return launch_tiles<FewRows>(weight, x, rows, out, stream);
-  if (rows <= SomeRows::kTileM) return launch_tiles<SomeRows>(weight, x, rows, out, stream);
+  if (rows <= 8) return launch_few<1, 1, 8>(weight, x, rows, out, stream);
+  if (rows <= 16) return launch_few<1, 2, 4>(weight, x, rows, out, stream);
+  if (rows <= 32) return launch_few<2, 4, 2>(weight, x, rows, out, stream);
+  if (rows <= kMaxFewRows) return launch_few<2, 8, 1>(weight, x, rows, out, stream);
   launch_tiles<ManyRows>(weight, x, rows, out, stream);
 }
 

@@ -302,7 +302,7 @@ __device__ __forceinline__ void expand_rows(const LoraItem& item, const LoraProd
 template <class T, class Out, int kWidth>
 __global__ void __launch_bounds__(kExpandThreads, kExpandBlocks)
     lora_expand_kernel(const LoraItem* __restrict__ items, const int32_t* __restrict__ row_ids, RowRange range,
-                       int32_t product_index, const float* __restrict__ t, Out* __restrict__ out,
+                       int32_t product_index, const float* t, Out* __restrict__ out,
                        int32_t out_features) {
   ptx::launch_next_grid();
   __shared__ ExpandShared<T> shared;

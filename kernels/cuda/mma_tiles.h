@@ -76,9 +76,12 @@ __device__ __forceinline__ int element_of(int row, int chunk) {
 // none; what lies outside is zero.
 template <class T, int kRows, int kThreads, class RowOf>
 __device__ __forceinline__ void load_tile(T* tile, const T* matrix, const RowOf& row_of, int64_t k, int64_t num_cols) {
+  static_assert(kRows * kChunksPerRow % kThreads == 0 && kThreads % kChunksPerRow == 0);
+  const int first_row = threadIdx.x / kChunksPerRow, chunk = threadIdx.x % kChunksPerRow;
 #pragma unroll
-  for (int i = threadIdx.x; i < kRows * kChunksPerRow; i += kThreads) {
-    const int row = i / kChunksPerRow, chunk = i % kChunksPerRow;
+  for (int i = 0; i < kRows * kChunksPerRow / kThreads;
+       ++i) {  // so often for every thread: one address serves the loop
+    const int row = first_row + i * (kThreads / kChunksPerRow);
     const int64_t from_row = row_of(row), column = k + chunk * 8;
     const bool is_inside = from_row >= 0 && column < num_cols;
     ptx::cp_async16(tile + element_of(row, chunk), is_inside ? matrix + from_row * num_cols + column : matrix,

@@ -74,7 +74,7 @@ std::vector<float> run_on_cpu(const Problem& p) {
 }
 
 TEST_CASE("has the CPU's bits at every tile border") {
-  for (const int64_t rows : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129}) {
+  for (const int64_t rows : {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129}) {
     CAPTURE(rows);
     const Problem p(rows, 40, 144, rows % 2 == 0);
     CHECK(same_bytes(run<float>(p), run_on_cpu(p)));
@@ -85,7 +85,7 @@ TEST_CASE("has the CPU's bits at every tile border") {
       const Problem p(rows, features, 128, rows == 20);
       CHECK(same_bytes(run<float>(p), run_on_cpu(p)));
     }
-  for (const int64_t k : {1, 5, 15, 16, 17, 64, 100, 127, 128, 129, 144, 1032})
+  for (const int64_t k : {1, 5, 15, 16, 17, 64, 100, 127, 128, 129, 144, 1032, 4250})
     for (const int64_t rows : {2, 18, 66}) {
       CAPTURE(k);
       const Problem p(rows, 33, k, rows == 2);
