@@ -2,6 +2,7 @@
 // the same run. One line a case; --json writes them as JSON lines too. See kernels/README.md.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <numeric>
@@ -17,9 +18,11 @@
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_int8.h"
+#include "kernels/cuda/linear_int8_lt.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sample.h"
+#include "kernels/cuda/tuning.h"
 #include "tools/cuda_bench.h"
 #include "tools/cuda_bench_attention.h"
 #include "tools/cuda_bench_copies.h"
@@ -160,14 +163,21 @@ class KernelCases {
     const Copies weight(n * row_bytes, copies), scales(n * 4, copies), x_int8(rows * row_bytes), x_scales(rows * 4);
     for (int c = 0; c < copies; ++c)
       cuda::quantize_rows(bf16.at<T>(c), n, k, weight.at<int8_t>(c), scales.at<float>(c), bench_.stream());
-    const double seconds = bench_.time_s(copies, [&](int c) {
-      cuda::quantize_rows(x.at<T>(0), rows, k, x_int8.at<int8_t>(0), x_scales.at<float>(0), bench_.stream());
-      cuda::linear_int8(cuda::Int8View{weight.at<int8_t>(c), scales.at<float>(c), nullptr, n, k},
-                        {x_int8.at<int8_t>(0), x_scales.at<float>(0)}, rows, out.at<T>(0), bench_.stream());
-    });
+    cuda::LinearInt8Lt lt(std::min(rows * n, cuda::tuning::kMaxInt8Sums));
     const double flops = 2.0 * static_cast<double>(rows * n) * static_cast<double>(k);
-    bench_.report_either("linear_int8", what, seconds, static_cast<double>((n + rows) * row_bytes + rows * (n + k) * 2),
-                         flops);
+    for (const bool by_lt : {true, false}) {
+      const auto product = [&](int c) {
+        cuda::quantize_rows(x.at<T>(0), rows, k, x_int8.at<int8_t>(0), x_scales.at<float>(0), bench_.stream());
+        const cuda::Int8View view{weight.at<int8_t>(c), scales.at<float>(c), nullptr, n, k};
+        const cuda::Int8Rows rounded{x_int8.at<int8_t>(0), x_scales.at<float>(0)};
+        if (by_lt && lt.run(view, rounded, rows, out.at<T>(0), bench_.stream())) return;
+        cuda::linear_int8(view, rounded, rows, out.at<T>(0), bench_.stream());
+      };
+      product(0);  // what cuBLASLt gives is compared
+      bench_.report_either(by_lt ? "linear_int8" : "linear_int8_own", what, bench_.time_s(copies, product),
+                           static_cast<double>((n + rows) * row_bytes + rows * (n + k) * 2), flops);
+      if (rows <= cuda::tuning::kMaxInt8FewRows) return;  // our own kernel's
+    }
   }
 
   void norm_case(int64_t rows) {

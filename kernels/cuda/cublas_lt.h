@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "kernels/cuda/error.h"
+
 namespace llmb::cuda {
 
 // The functions that are used, bare of their prefix.
@@ -32,5 +34,23 @@ const std::string& cublas_lt_problem();
 
 // Thread-safe. Throws CudaError where there is a problem.
 const CublasLt& cublas_lt();
+
+inline void check_lt(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const cudaError_t code = status == CUBLAS_STATUS_ALLOC_FAILED ? cudaErrorMemoryAllocation : cudaErrorUnknown;
+  throw CudaError(code, std::string(what) + " returned " + cublas_lt().get_status_name(status));
+}
+
+// Owns what a function of the library made, if anything.
+template <typename Handle, cublasStatus_t (*CublasLt::*kDestroy)(Handle)>
+struct CublasLtHandle {
+  CublasLtHandle() = default;
+  CublasLtHandle(const CublasLtHandle&) = delete;
+  CublasLtHandle& operator=(const CublasLtHandle&) = delete;
+  ~CublasLtHandle() {
+    if (handle != nullptr) (cublas_lt().*kDestroy)(handle);
+  }
+  Handle handle = nullptr;
+};
 
 }  // namespace llmb::cuda

@@ -23,12 +23,6 @@ constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 constexpr int kNumCandidates = 16;
 constexpr int kTimedRuns = 5;
 
-void check_lt(cublasStatus_t status, const char* what) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  const cudaError_t code = status == CUBLAS_STATUS_ALLOC_FAILED ? cudaErrorMemoryAllocation : cudaErrorUnknown;
-  throw CudaError(code, std::string(what) + " returned " + cublas_lt().get_status_name(status));
-}
-
 cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
 }
@@ -39,12 +33,6 @@ int64_t row_class(int64_t rows) {
   while (rows > 8 * step) step *= 2;
   return rows <= 8 ? rows : ceil_div(rows, step) * step;
 }
-
-template <typename Handle, cublasStatus_t (*CublasLt::*kDestroy)(Handle)>
-struct Descriptor {
-  Handle handle = nullptr;
-  ~Descriptor() { (cublas_lt().*kDestroy)(handle); }
-};
 
 }  // namespace
 
@@ -95,7 +83,7 @@ struct Linear::Call {
     check_lt(cublas_lt().matmul_desc_set_attribute(desc.handle, attribute, &value, sizeof value),
              "cublasLtMatmulDescSetAttribute");
   }
-  using Layout = Descriptor<cublasLtMatrixLayout_t, &CublasLt::matrix_layout_destroy>;
+  using Layout = CublasLtHandle<cublasLtMatrixLayout_t, &CublasLt::matrix_layout_destroy>;
   static void create(Layout* layout, DType dtype, uint64_t rows, uint64_t cols) {
     check_lt(
         cublas_lt().matrix_layout_create(&layout->handle, data_type(dtype), rows, cols, static_cast<int64_t>(rows)),
@@ -107,7 +95,7 @@ struct Linear::Call {
   const int64_t rows;
   void* const out;
   const DType out_dtype;
-  Descriptor<cublasLtMatmulDesc_t, &CublasLt::matmul_desc_destroy> desc;
+  CublasLtHandle<cublasLtMatmulDesc_t, &CublasLt::matmul_desc_destroy> desc;
   Layout a, b, d;
 };
 

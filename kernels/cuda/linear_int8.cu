@@ -13,6 +13,7 @@
 #include "kernels/cuda/mma_tiles.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/tuning.h"
 #include "kernels/cuda/warp.h"
 
 namespace llmb::cuda {
@@ -52,6 +53,43 @@ __global__ void __launch_bounds__(Tile::kThreads)
   });
 }
 
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads)
+    count_int8_differences_kernel(Int8View weight, Int8Rows x, int64_t rows, const int32_t* others,
+                                  uint32_t* differences) {
+  const int64_t first_row = int64_t{blockIdx.x} * Tile::kTileM, first_col = int64_t{blockIdx.y} * Tile::kTileN;
+  const auto row_of = [&](int row) { return first_row + row < rows ? first_row + row : -1; };
+  const auto feature_of = [&](int col) { return first_col + col < weight.out_features ? first_col + col : -1; };
+  const auto sums = mma_tiles::multiply<Int8Pair, Tile>(pairs_of(x.values), row_of, pairs_of(weight.weight), feature_of,
+                                                        weight.row_bytes() / 2);
+  sums.for_each([&](int row, int col, int32_t sum) {
+    const int64_t at_row = first_row + row, at_col = first_col + col;
+    if (at_row >= rows || at_col >= weight.out_features) return;
+    if (others[at_row * weight.out_features + at_col] != sum) atomicAdd(differences, 1u);
+  });
+}
+
+constexpr int kScaleThreads = 128;
+
+// Bound by bytes: 4 of a sum and those of an output. A thread takes 8 columns of a row.
+template <class Out>
+__global__ void __launch_bounds__(kScaleThreads)
+    scale_int8_sums_kernel(Int8View weight, Int8Rows x, const int32_t* sums, Out* out) {
+  ptx::follow_previous_grid();
+  const int64_t column = (int64_t{blockIdx.y} * kScaleThreads + threadIdx.x) * kPackWidth, row = blockIdx.x;
+  if (column >= weight.out_features) return;
+  using Sums = Pack<int32_t, kPackWidth>;
+  const Sums own = *reinterpret_cast<const Sums*>(sums + row * weight.out_features + column);
+  const float x_scale = x.scales[row];
+  float outputs[kPackWidth];
+#pragma unroll
+  for (int i = 0; i < kPackWidth; ++i) {
+    const float* const bias = weight.bias == nullptr ? nullptr : weight.bias + column + i;
+    outputs[i] = output_of(own.values[i], weight.scales[column + i], x_scale, bias);
+  }
+  store_floats(outputs, out + row * weight.out_features + column);
+}
+
 template <class Out, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads)
     linear_grouped_int8_kernel(GroupedWeights weights, Int8Rows x, const int32_t* x_rows, const RowTile* tiles,
@@ -81,7 +119,6 @@ __global__ void __launch_bounds__(Tile::kThreads)
 
 constexpr int kFewWarps = 8, kFewThreads = kFewWarps * kWarp;
 constexpr int kStepBytes = 64;  // of k: a lane's 16 bytes, by four lanes
-constexpr int64_t kMaxFewRows = 64;
 
 // The numbers [k, k + 16) of a row, zeros where there are none. Not a branch: reads are on their way together.
 __device__ __forceinline__ Pack<uint32_t, 4> load_words(const int8_t* row, int32_t k, int32_t size) {
@@ -91,33 +128,15 @@ __device__ __forceinline__ Pack<uint32_t, 4> load_words(const int8_t* row, int32
   return words;
 }
 
-// kFeatureTiles tiles of 16 features, kRowTiles of 8 rows; kSteps steps of k are on their way at a time. Lane l reads
-// features l / 4 and l / 4 + 8 of a tile and row l / 4: fragments of both hold the same numbers of k, in an order of
-// their own. A warp's steps come in pairs, which are whole lines of 128 bytes.
-template <class Out, int kFeatureTiles, int kRowTiles, int kSteps>
-__global__ void __launch_bounds__(kFewThreads, 2)
-    linear_int8_few_kernel(Int8View weight, Int8Rows x, Out* out, int32_t rows) {
-  ptx::launch_next_grid();
-  constexpr int kFeatures = 16 * kFeatureTiles, kSums = kFeatures * 8 * kRowTiles;
-  __shared__ int32_t sums[kSums];  // [rows, features]
-  for (int i = threadIdx.x; i < kSums; i += kFewThreads) sums[i] = 0;
-  __syncthreads();
+// A warp's part of k, kSteps steps on their way at a time. Lane l reads features l / 4 and l / 4 + 8 of a tile and row
+// l / 4: fragments of both hold the same numbers of k, in an order of their own. A warp's steps come in pairs, which
+// are whole lines of 128 bytes. Waits for the kernel before.
+template <int kFeatureTiles, int kRowTiles, int kSteps>
+__device__ __forceinline__ void add_products(const int8_t* const (&w_rows)[2 * kFeatureTiles],
+                                             const int8_t* const (&x_rows)[kRowTiles], int32_t row_bytes,
+                                             int32_t (&own)[kFeatureTiles][kRowTiles][4]) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t first_feature = int64_t{blockIdx.x} * kFeatures;
-  const auto row_bytes = static_cast<int32_t>(weight.row_bytes());
-  const int8_t *w_rows[2 * kFeatureTiles], *x_rows[kRowTiles];
-#pragma unroll
-  for (int i = 0; i < 2 * kFeatureTiles; ++i) {
-    const int64_t feature = first_feature + i * 8 + lane / 4;
-    w_rows[i] = weight.weight + (feature < weight.out_features ? feature : 0) * row_bytes;
-  }
-#pragma unroll
-  for (int i = 0; i < kRowTiles; ++i) {
-    const int32_t row = i * 8 + lane / 4;
-    x_rows[i] = x.values + int64_t{row < rows ? row : 0} * row_bytes;
-  }
   const auto k_of = [&](int step) { return (step / 2 * kFewWarps + warp) * 2 * kStepBytes + step % 2 * kStepBytes; };
-  int32_t own[kFeatureTiles][kRowTiles][4] = {};
   for (int first = 0; first == 0 || k_of(first) < row_bytes; first += kSteps) {
     Pack<uint32_t, 4> w[kSteps][2 * kFeatureTiles], v[kSteps][kRowTiles];
 #pragma unroll
@@ -144,6 +163,33 @@ __global__ void __launch_bounds__(kFewThreads, 2)
                                    {of_row[word], of_row[word + 1]});
           }
   }
+}
+
+// kFeatureTiles tiles of 16 features, kRowTiles of 8 rows.
+template <class Out, int kFeatureTiles, int kRowTiles, int kSteps>
+__global__ void __launch_bounds__(kFewThreads, 2)
+    linear_int8_few_kernel(Int8View weight, Int8Rows x, Out* out, int32_t rows) {
+  ptx::launch_next_grid();
+  constexpr int kFeatures = 16 * kFeatureTiles, kSums = kFeatures * 8 * kRowTiles;
+  __shared__ int32_t sums[kSums];  // [rows, features]
+  for (int i = threadIdx.x; i < kSums; i += kFewThreads) sums[i] = 0;
+  __syncthreads();
+  const int lane = threadIdx.x % kWarp;
+  const int64_t first_feature = int64_t{blockIdx.x} * kFeatures;
+  const auto row_bytes = static_cast<int32_t>(weight.row_bytes());
+  const int8_t *w_rows[2 * kFeatureTiles], *x_rows[kRowTiles];
+#pragma unroll
+  for (int i = 0; i < 2 * kFeatureTiles; ++i) {
+    const int64_t feature = first_feature + i * 8 + lane / 4;
+    w_rows[i] = weight.weight + (feature < weight.out_features ? feature : 0) * row_bytes;
+  }
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+    const int32_t row = i * 8 + lane / 4;
+    x_rows[i] = x.values + int64_t{row < rows ? row : 0} * row_bytes;
+  }
+  int32_t own[kFeatureTiles][kRowTiles][4] = {};
+  add_products<kFeatureTiles, kRowTiles, kSteps>(w_rows, x_rows, row_bytes, own);
 #pragma unroll
   for (int f = 0; f < kFeatureTiles; ++f)
 #pragma unroll
@@ -195,8 +241,28 @@ void linear_int8(const Int8View& weight, const Int8Rows& x, int64_t rows, Out* o
   if (rows <= 8) return launch_few<1, 1, 8>(weight, x, rows, out, stream);
   if (rows <= 16) return launch_few<1, 2, 4>(weight, x, rows, out, stream);
   if (rows <= 32) return launch_few<2, 4, 2>(weight, x, rows, out, stream);
-  if (rows <= kMaxFewRows) return launch_few<2, 8, 1>(weight, x, rows, out, stream);
+  if (rows <= tuning::kMaxInt8FewRows) return launch_few<2, 8, 1>(weight, x, rows, out, stream);
   launch_tiles<ManyRows>(weight, x, rows, out, stream);
+}
+
+template <class Out>
+void scale_int8_sums(const Int8View& weight, const Int8Rows& x, int64_t rows, const int32_t* sums, Out* out,
+                     cudaStream_t stream) {
+  static_assert(kPackWidth == kScaledFeatures);
+  LLMB_CHECK(weight.out_features % kScaledFeatures == 0);
+  if (rows == 0) return;
+  const auto chunks = static_cast<unsigned>(ceil_div(weight.out_features, kScaleThreads * kPackWidth));
+  launch_ahead({dim3(static_cast<unsigned>(rows), chunks), dim3(kScaleThreads), 0, stream}, scale_int8_sums_kernel<Out>,
+               weight, x, sums, out);
+}
+
+void count_int8_differences(const Int8View& weight, const Int8Rows& x, int64_t rows, const int32_t* sums,
+                            uint32_t* differences, cudaStream_t stream) {
+  if (rows == 0 || weight.out_features == 0) return;
+  const dim3 grid(static_cast<unsigned>(ceil_div(rows, ManyRows::kTileM)),
+                  static_cast<unsigned>(ceil_div(weight.out_features, ManyRows::kTileN)));
+  launch({grid, dim3(ManyRows::kThreads), ManyRows::kSharedBytes, stream}, count_int8_differences_kernel<ManyRows>,
+         weight, x, rows, sums, differences);
 }
 
 template <class Out>
@@ -213,6 +279,9 @@ void linear_grouped_int8(const GroupedWeights& weights, const Int8Rows& x, const
 template void linear_int8(const Int8View&, const Int8Rows&, int64_t, float*, cudaStream_t);
 template void linear_int8(const Int8View&, const Int8Rows&, int64_t, __nv_bfloat16*, cudaStream_t);
 template void linear_int8(const Int8View&, const Int8Rows&, int64_t, __half*, cudaStream_t);
+template void scale_int8_sums(const Int8View&, const Int8Rows&, int64_t, const int32_t*, float*, cudaStream_t);
+template void scale_int8_sums(const Int8View&, const Int8Rows&, int64_t, const int32_t*, __nv_bfloat16*, cudaStream_t);
+template void scale_int8_sums(const Int8View&, const Int8Rows&, int64_t, const int32_t*, __half*, cudaStream_t);
 template void linear_grouped_int8(const GroupedWeights&, const Int8Rows&, const int32_t*, const RowTile*, int32_t,
                                   int32_t, float*, cudaStream_t);
 template void linear_grouped_int8(const GroupedWeights&, const Int8Rows&, const int32_t*, const RowTile*, int32_t,

@@ -40,6 +40,21 @@ void linear_int8(const Int8View& weight, const Int8Rows& x, int64_t rows,
                  Out* out,  // [rows, out_features]
                  cudaStream_t stream);
 
+// The outputs of sums that another has made. REQUIRES: out_features is a multiple of kScaledFeatures, out is aligned to
+// 16 bytes.
+constexpr int64_t kScaledFeatures = 8;
+template <class Out>
+void scale_int8_sums(const Int8View& weight, const Int8Rows& x, int64_t rows,
+                     const int32_t* sums,  // [rows, out_features]  aligned to 16 bytes
+                     Out* out,             // [rows, out_features]
+                     cudaStream_t stream);
+
+// Adds to *differences how many sums are others than linear_int8's.
+void count_int8_differences(const Int8View& weight, const Int8Rows& x, int64_t rows,
+                            const int32_t* sums,    // [rows, out_features]
+                            uint32_t* differences,  // on the device
+                            cudaStream_t stream);
+
 // As linear_grouped(), of weights.scales != nullptr.
 template <class Out>
 void linear_grouped_int8(const GroupedWeights& weights, const Int8Rows& x, const int32_t* x_rows, const RowTile* tiles,

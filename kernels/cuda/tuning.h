@@ -30,6 +30,11 @@ constexpr int64_t kMaxStatePieces = 16;  // of a prefix: one warp merges them fo
 constexpr int64_t kMaxWgmmaRows = 32;
 constexpr int64_t kMaxMmaRows = 64;  // above, linear_mma is never the fastest
 
+// ---- linear_int8
+constexpr int64_t kMaxInt8FewRows = 64;  // that a kernel of its own takes, which reads the weight once
+// Of 32 bits, that cuBLASLt makes at a time: 64 MiB. Reckoned, not measured.
+constexpr int64_t kMaxInt8Sums = int64_t{16} << 20;
+
 // ---- linear_int4
 // Reckoned, not measured: two blocks' rings fit one multiprocessor of an A100, and one of an RTX 4090.
 constexpr int32_t kInt4BlocksPerSm = 2;

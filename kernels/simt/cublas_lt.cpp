@@ -11,6 +11,7 @@
 struct cublasLtContext {};
 
 struct cublasLtMatmulDescOpaque_t {
+  bool is_int8 = false;
   int32_t transpose_a = CUBLAS_OP_N;
   int32_t transpose_b = CUBLAS_OP_N;
   int32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -34,7 +35,9 @@ namespace {
 
 using Layout = cublasLtMatrixLayoutOpaque_t;
 
-size_t element_bytes(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+size_t element_bytes(cudaDataType type) {
+  return type == CUDA_R_8I ? 1 : type == CUDA_R_32F || type == CUDA_R_32I ? 4 : 2;
+}
 bool is_known(cudaDataType type) { return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF; }
 
 size_t extent_bytes(const Layout& layout) {
@@ -85,6 +88,7 @@ struct Product {
   size_t depth;
 
   void run() const;
+  void run_int8() const;
   // Column `index` of op(A) transposed, or of op(B): `depth` values in a row.
   void gather(const void* matrix, const Layout& layout, bool along_column, size_t index, float* values) const;
   float dot(const float* x, const float* y) const;
@@ -120,7 +124,21 @@ float Product::dot(const float* x, const float* y) const {
   return total;
 }
 
+// As the real library has it: op(A) transposed, op(B) as it is.
+void Product::run_int8() const {
+  for (size_t j = 0; j < d_layout.columns; ++j) {
+    for (size_t i = 0; i < d_layout.rows; ++i) {
+      const auto* const x = static_cast<const int8_t*>(a) + i * static_cast<size_t>(a_layout.leading_dimension);
+      const auto* const y = static_cast<const int8_t*>(b) + j * static_cast<size_t>(b_layout.leading_dimension);
+      int32_t sum = 0;
+      for (size_t k = 0; k < depth; ++k) sum += int32_t{x[k]} * y[k];
+      static_cast<int32_t*>(d)[i + j * static_cast<size_t>(d_layout.leading_dimension)] = sum;
+    }
+  }
+}
+
 void Product::run() const {
+  if (desc.is_int8) return run_int8();
   if (const size_t bytes = workspace_of(num_splits, d_layout); bytes > 0) std::memset(workspace, 0xFF, bytes);
   std::vector<float> columns(depth * d_layout.columns);
   for (size_t j = 0; j < d_layout.columns; ++j) {
@@ -151,7 +169,13 @@ bool shapes_fit(const cublasLtMatmulDescOpaque_t& desc, const Layout& a, const L
          d.rows > 0 && d.columns > 0;
 }
 
-bool types_fit(const Layout& a, const Layout& b, const Layout& c, const Layout& d) {
+bool types_fit(const cublasLtMatmulDescOpaque_t& desc, const Layout& a, const Layout& b, const Layout& c,
+               const Layout& d) {
+  if (desc.is_int8) {
+    return a.type == CUDA_R_8I && b.type == CUDA_R_8I && c.type == CUDA_R_32I && d.type == CUDA_R_32I &&
+           desc.transpose_a == CUBLAS_OP_T && desc.transpose_b == CUBLAS_OP_N && a.rows % 4 == 0 && d.rows % 4 == 0 &&
+           a.leading_dimension % 4 == 0 && b.leading_dimension % 4 == 0 && desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+  }
   return is_known(a.type) && a.type == b.type && c.type == d.type && (d.type == a.type || d.type == CUDA_R_32F);
 }
 
@@ -211,9 +235,12 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t, cudaDataType_t scale_type) {
-  if (scale_type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
+                                        cudaDataType_t scale_type) {
+  const bool is_int8 = compute == CUBLAS_COMPUTE_32I;
+  if (scale_type != (is_int8 ? CUDA_R_32I : CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
   *desc = new cublasLtMatmulDescOpaque_t();
+  (*desc)->is_int8 = is_int8;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
@@ -278,7 +305,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   if (call.injected() != cudaSuccess) return status_of(call.injected());
   if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (num_requested <= 0 || !shapes_fit(*desc, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;
-  if (!types_fit(*a, *b, *c, *d)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!types_fit(*desc, *a, *b, *c, *d)) return CUBLAS_STATUS_NOT_SUPPORTED;
   std::vector<uint32_t> offers = {preferred_splits(*d, *preference)};
   if (offers.front() != 1) offers.push_back(1);
   for (const uint32_t num_splits : offers) {
@@ -294,7 +321,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        const cublasLtMatmulAlgo_t* algo, cublasLtMatmulHeuristicResult_t* result) {
   if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (algo->data[0] != kAlgorithmMark || !shapes_fit(*desc, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;
-  if (!types_fit(*a, *b, *c, *d)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!types_fit(*desc, *a, *b, *c, *d)) return CUBLAS_STATUS_NOT_SUPPORTED;
   *result = {*algo, workspace_of(num_splits_of(*algo), *d), CUBLAS_STATUS_SUCCESS, 1, {}};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -335,8 +362,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (queue == nullptr || !shapes_fit(*desc, *a_layout, *b_layout, *c_layout, *d_layout)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  if (!types_fit(*a_layout, *b_layout, *c_layout, *d_layout)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  const float beta_value = *static_cast<const float*>(beta);
+  if (!types_fit(*desc, *a_layout, *b_layout, *c_layout, *d_layout)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (desc->is_int8 && (*static_cast<const int32_t*>(alpha) != 1 || *static_cast<const int32_t*>(beta) != 0))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  const float alpha_value = desc->is_int8 ? 1 : *static_cast<const float*>(alpha);
+  const float beta_value = desc->is_int8 ? 0 : *static_cast<const float*>(beta);
   if (!lies_on_device(a, *a_layout) || !lies_on_device(b, *b_layout) || !lies_on_device(d, *d_layout) ||
       (beta_value != 0 && !lies_on_device(c, *c_layout)) ||
       (desc->epilogue == CUBLASLT_EPILOGUE_BIAS && desc->bias == nullptr)) {
@@ -351,9 +381,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const size_t depth = desc->transpose_a == CUBLAS_OP_T ? a_layout->rows : a_layout->columns;
-  const Product product{
-      *desc,      *a_layout,  *b_layout, *c_layout, *d_layout, a, b, c, d, workspace, *static_cast<const float*>(alpha),
-      beta_value, num_splits, depth};
+  const Product product{*desc, *a_layout, *b_layout, *c_layout,   *d_layout,  a,          b,
+                        c,     d,         workspace, alpha_value, beta_value, num_splits, depth};
   llmb::simt::enqueue(queue, [product] { product.run(); });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,5 +1,5 @@
-// Stand-in for the part of cuBLASLt's interface that `linear` uses: matrix products with fp32 sums, an optional bias.
-// Thread-safe as the runtime is.
+// Stand-in for the part of cuBLASLt's interface that `linear` uses: matrix products with fp32 sums, an optional bias;
+// products of int8 with exact sums. Thread-safe as the runtime is.
 //
 // 1. Products run on the stream's queue, in order with its other work.
 // 2. The first algorithm offered depends on the number of columns, and with it the order of summation, as in the real
@@ -31,6 +31,7 @@ enum cublasComputeType_t : int {
   CUBLAS_COMPUTE_32F = 68,
   CUBLAS_COMPUTE_32F_PEDANTIC = 69,
   CUBLAS_COMPUTE_32F_FAST_TF32 = 77,
+  CUBLAS_COMPUTE_32I = 72,
 };
 
 enum cublasLtMatmulDescAttributes_t : int {

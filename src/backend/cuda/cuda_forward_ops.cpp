@@ -60,7 +60,9 @@ void CudaOps::linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Ro
   with_type(x.dtype,
             [&]<typename T>(T) { cuda::quantize_rows(data<const T>(x), rows, x.width, int8, scales, stream_); });
   with_type(out.dtype, [&]<typename Out>(Out) {
-    cuda::linear_int8(weight, {int8, scales}, rows, data<Out>(out), stream_);
+    const cuda::Int8Rows rounded{int8, scales};
+    if (int8_lt_ && int8_lt_->run(weight, rounded, rows, data<Out>(out), stream_)) return;
+    cuda::linear_int8(weight, rounded, rows, data<Out>(out), stream_);
   });
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/cuda/block_copy.h"
 #include "kernels/cuda/gather.h"
 #include "kernels/cuda/resolve_step.h"
+#include "kernels/cuda/tuning.h"
 #include "model/rope_table.h"
 
 namespace llmb {
@@ -128,7 +129,10 @@ std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> p
     uploader_->upload(values, dtype, bias);
     bias += values.cols * dtype_bytes(dtype);
   }
-  if (linear->is_int8()) max_int8_features_ = std::max(max_int8_features_, in_features);
+  if (linear->is_int8()) {
+    max_int8_features_ = std::max(max_int8_features_, in_features);
+    max_int8_out_ = std::max(max_int8_out_, out_features);
+  }
   if (linear->is_int4()) {
     max_int4_numbers_ = std::max(max_int4_numbers_, out_features * in_features);
     check(cudaMemsetAsync(linear->weight(), 0, linear->weight_bytes(), stream_), "cudaMemsetAsync");
@@ -201,6 +205,8 @@ void CudaOps::end_of_weights() {
   const int64_t max_rows = std::max<int64_t>(options_.limits.max_num_tokens, options_.limits.max_num_samples);
   x_int8_ = cuda::DeviceMemory(max_rows * cuda::int8_row_bytes(max_int8_features_));
   x_scales_ = cuda::DeviceMemory(max_rows * int64_t{sizeof(float)});
+  if (max_rows > cuda::tuning::kMaxInt8FewRows)
+    int8_lt_.emplace(std::min(max_rows * max_int8_out_, cuda::tuning::kMaxInt8Sums));
 }
 
 KvLayout CudaOps::kv_layout(int32_t num_blocks) const {

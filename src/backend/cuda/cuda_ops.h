@@ -21,6 +21,7 @@
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_int4.h"
 #include "kernels/cuda/linear_int8.h"
+#include "kernels/cuda/linear_int8_lt.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/paged_attention.h"
 #include "kernels/cuda/sample.h"
@@ -157,7 +158,9 @@ class CudaOps final : public Ops {
   cuda::DeviceMemory int4_numbers_;              // of the weight in use, where rows are many
   int64_t max_int8_features_ = 0;                // of int8 weights, each row of x as int8_row_bytes says
   cuda::DeviceMemory x_int8_, x_scales_;         // what an int8 product takes
-  std::unique_ptr<WeightUploader> uploader_;     // while weights are loaded
+  int64_t max_int8_out_ = 0;
+  std::optional<cuda::LinearInt8Lt> int8_lt_;  // where rows can be many
+  std::unique_ptr<WeightUploader> uploader_;   // while weights are loaded
   struct DeviceRope {
     int32_t rotary_dim = 0;
     cuda::DeviceMemory cos, sin;  // [max_position, rotary_dim / 2]
