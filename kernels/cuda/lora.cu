@@ -96,7 +96,7 @@ struct OwnPart {
   int32_t column = 0;                    // counted from the part's first
 };
 
-// What the columns of an expand block have in common, in shared memory.
+// In shared memory: the columns of an expand block have it in common.
 template <class T>
 struct ExpandShared {
   const T* b[kWindow];  // rows of B

@@ -32,7 +32,7 @@ constexpr int64_t kMaxMmaRows = 64;  // above, linear_mma is never the fastest
 
 // ---- linear_int8
 constexpr int64_t kMaxInt8FewRows = 64;  // that a kernel of its own takes, which reads the weight once
-// Of 32 bits, that cuBLASLt makes at a time: 64 MiB. Reckoned, not measured.
+// Sums of 32 bits that cuBLASLt makes at a time: 64 MiB. Reckoned, not measured.
 constexpr int64_t kMaxInt8Sums = int64_t{16} << 20;
 
 // ---- linear_int4
