@@ -13,7 +13,7 @@ namespace llmb::cuda {
 
 namespace {
 
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+constexpr int64_t kInt8WorkspaceBytes = int64_t{32} << 20;
 constexpr int64_t kRowStep = 128;  // of a tile
 
 bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
@@ -63,11 +63,11 @@ struct LinearInt8Lt::Call {
 LinearInt8Lt::LinearInt8Lt(int64_t max_sums)
     : max_sums_(max_sums),
       sums_(max_sums * int64_t{sizeof(int32_t)}),
-      workspace_(kWorkspaceBytes),
+      workspace_(kInt8WorkspaceBytes),
       differences_(sizeof(uint32_t)) {
   check_lt(cublas_lt().create(&library_.handle), "cublasLtCreate");
   check_lt(cublas_lt().matmul_preference_create(&preference_.handle), "cublasLtMatmulPreferenceCreate");
-  const uint64_t bytes = kWorkspaceBytes;
+  const uint64_t bytes = kInt8WorkspaceBytes;
   check_lt(cublas_lt().matmul_preference_set_attribute(preference_.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                        &bytes, sizeof bytes),
            "cublasLtMatmulPreferenceSetAttribute");
