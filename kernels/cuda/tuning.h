@@ -21,7 +21,11 @@ constexpr int64_t kEvenPercent = 102, kEvenTallPercent = 110;
 // over the same blocks find them in the second-level cache, at 7.9 TB/s (measured: a tile for each block is 1.1 us).
 // The launch and what it leaves for the next one to read are reckoned at 25 us; before load_states asked for all its
 // numbers at once, they took 80 to 140.
+#ifdef LLMB_SIMT
+constexpr int32_t kSharedLaunchTiles = 2;  // so that tests' small cases share too
+#else
 constexpr int32_t kSharedLaunchTiles = 24;
+#endif
 constexpr int64_t kMaxStatePieces = 16;  // of a prefix: one warp merges them for each sequence
 
 // ---- linear
