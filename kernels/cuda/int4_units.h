@@ -7,7 +7,7 @@
 //                           a word, bits 4 i … 4 i + 3 are the first and 16 bits on the second number of register i
 //   scales [2][8][8] T[2]   of 32 k each: of features i and i + 8 of 16
 //   zeros  [2][8][8] T[2]   where the matrix has any, else all are 8; each as T has kMagic + zero
-// What lies beyond the matrix has scale 0.
+// Units at the edges reach beyond the matrix; scales there are 0, so that codes there mean 0.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -36,20 +36,26 @@ __device__ __forceinline__ float output_of(int32_t sum, float scale, float x_sca
   return bias == nullptr ? value : __fadd_rn(value, *bias);
 }
 
-template <class Out, class Tile>
-__global__ void __launch_bounds__(Tile::kThreads)
-    linear_int8_kernel(Int8View weight, Int8Rows x, Out* out, int64_t rows) {
+// Calls write(row, column, sum) for each output of the block's tile.
+template <class Tile, class Write>
+__device__ __forceinline__ void for_each_sum(const Int8View& weight, const Int8Rows& x, int64_t rows,
+                                             const Write& write) {
   const int64_t first_row = int64_t{blockIdx.x} * Tile::kTileM, first_col = int64_t{blockIdx.y} * Tile::kTileN;
   const auto row_of = [&](int row) { return first_row + row < rows ? first_row + row : -1; };
   const auto feature_of = [&](int col) { return first_col + col < weight.out_features ? first_col + col : -1; };
   const auto sums = mma_tiles::multiply<Int8Pair, Tile>(pairs_of(x.values), row_of, pairs_of(weight.weight), feature_of,
                                                         weight.row_bytes() / 2);
   sums.for_each([&](int row, int col, int32_t sum) {
-    const int64_t to_row = first_row + row, to_col = first_col + col;
-    if (to_row >= rows || to_col >= weight.out_features) return;
-    const float* const bias = weight.bias == nullptr ? nullptr : weight.bias + to_col;
-    out[to_row * weight.out_features + to_col] =
-        from_float<Out>(output_of(sum, weight.scales[to_col], x.scales[to_row], bias));
+    if (first_row + row < rows && first_col + col < weight.out_features) write(first_row + row, first_col + col, sum);
+  });
+}
+
+template <class Out, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads)
+    linear_int8_kernel(Int8View weight, Int8Rows x, Out* out, int64_t rows) {
+  for_each_sum<Tile>(weight, x, rows, [&](int64_t row, int64_t col, int32_t sum) {
+    const float* const bias = weight.bias == nullptr ? nullptr : weight.bias + col;
+    out[row * weight.out_features + col] = from_float<Out>(output_of(sum, weight.scales[col], x.scales[row], bias));
   });
 }
 
@@ -57,15 +63,8 @@ template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads)
     count_int8_differences_kernel(Int8View weight, Int8Rows x, int64_t rows, const int32_t* others,
                                   uint32_t* differences) {
-  const int64_t first_row = int64_t{blockIdx.x} * Tile::kTileM, first_col = int64_t{blockIdx.y} * Tile::kTileN;
-  const auto row_of = [&](int row) { return first_row + row < rows ? first_row + row : -1; };
-  const auto feature_of = [&](int col) { return first_col + col < weight.out_features ? first_col + col : -1; };
-  const auto sums = mma_tiles::multiply<Int8Pair, Tile>(pairs_of(x.values), row_of, pairs_of(weight.weight), feature_of,
-                                                        weight.row_bytes() / 2);
-  sums.for_each([&](int row, int col, int32_t sum) {
-    const int64_t at_row = first_row + row, at_col = first_col + col;
-    if (at_row >= rows || at_col >= weight.out_features) return;
-    if (others[at_row * weight.out_features + at_col] != sum) atomicAdd(differences, 1u);
+  for_each_sum<Tile>(weight, x, rows, [&](int64_t row, int64_t col, int32_t sum) {
+    if (others[row * weight.out_features + col] != sum) atomicAdd(differences, 1u);
   });
 }
 

@@ -207,7 +207,9 @@ Status add_arithmetic(const LoadOptions& load, const std::string& model_dir, int
   return {};
 }
 
-int64_t answers_version(const ModelFiles& files) {
+int64_t answers_version(const JobModel& model) {
+  if (model.device.kind == DeviceKind::kCuda) return kGpuAnswersVersion;
+  const ModelFiles& files = model.files;
   const bool is_whole = files.config.is_encoder || (files.pooling && files.pooling->needs_whole_text());
   return files.default_params.task == Task::kGenerate || is_whole ? kAnswersVersion : kPromptAnswersVersion;
 }
@@ -235,7 +237,7 @@ Status follow_recorded(const Fingerprint& recorded, const DeviceChoice& device, 
 Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& model, const Fingerprint* recorded,
                                         const KeepGoing& keep_going) {
   SettingsList list;
-  list.integer(kAnswersVersionName, answers_version(model.files));
+  list.integer(kAnswersVersionName, answers_version(model));
   add_sampling(model.files.default_params, &list);
   list.add("seed", std::to_string(o.seed));
   list.text("device", model.device.identity);

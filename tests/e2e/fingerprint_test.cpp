@@ -42,6 +42,17 @@ Fingerprint fingerprint_of(std::vector<std::string> arguments, const std::string
   return std::move(*fingerprint);
 }
 
+// As on the device: nothing of it is needed to say what its answers depend on.
+Fingerprint gpu_fingerprint() {
+  const char* argv[] = {"llm-batch", "-m", kModel.c_str()};
+  const ParsedCommandLine parsed = parse_command_line(3, argv);
+  JobModel model = model_of(parsed.options.job);
+  model.device = {DeviceKind::kCuda, "cuda:0", "cuda (a GPU)", ""};
+  auto fingerprint = compute_fingerprint(parsed.options.job, model, nullptr, [] { return true; });
+  REQUIRE(fingerprint.ok());
+  return std::move(*fingerprint);
+}
+
 std::string joined(const std::vector<std::string>& differences) {
   std::string text;
   for (const std::string& difference : differences) text += difference + "\n";
@@ -49,6 +60,16 @@ std::string joined(const std::vector<std::string>& differences) {
 }
 
 }  // namespace
+
+TEST_CASE("answers of a CPU and of a GPU change from build to build apart from each other") {
+  const auto version_of = [](const Fingerprint& fingerprint) {
+    for (const auto& [name, value] : fingerprint.settings)
+      if (name == kAnswersVersionName) return value;
+    return std::string();
+  };
+  CHECK(version_of(fingerprint_of({})) == std::to_string(kAnswersVersion));
+  CHECK(version_of(gpu_fingerprint()) == std::to_string(kGpuAnswersVersion));
+}
 
 TEST_CASE("each setting that changes answers is one component") {
   const Fingerprint base = fingerprint_of({});

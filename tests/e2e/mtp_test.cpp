@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/e2e/killed_runs.h"
 #include "tests/e2e/run.h"
 #include "tests/support/all_schedules.h"
 #include "tests/support/killed_process.h"
@@ -117,10 +118,7 @@ TEST_CASE("a job that is killed again and again, with and without the layer") {
     StoppedProcess run;
     int num_killed = 0;
     for (int attempt = 1; run.exit_code != 0; ++attempt) {
-      StopPlan plan;
-      plan.when = can_count_file_calls() ? StopPlan::When::kAtFileCall : StopPlan::When::kAfterTime;
-      plan.file_call = 10 * attempt;
-      plan.after_ms = 50 * attempt;
+      const StopPlan plan = stop_of_attempt(attempt);
       std::vector<std::string> more = {dir.file("in.jsonl"), "-o", out, "--max-num-seqs", "3",
                                        "--speculative", attempt % 3 == 0 ? "none" : "mtp"};
       run = run_and_stop(command(kModels + model, more), "/dev/null", dir.file("err"), plan);
