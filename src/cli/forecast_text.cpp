@@ -29,7 +29,7 @@ std::string saved_text(const Forecast& f) {
   if (f.num_shared_tokens > 0) text += in_thousands(f.num_shared_tokens) + " shared with other rows";
   if (f.num_equal_rows > 0)
     text += (text.empty() ? "" : ", ") + in_thousands(f.num_equal_tokens) + " in " + in_thousands(f.num_equal_rows) +
-            " rows equal to others";
+            (f.num_equal_rows == 1 ? " row equal to another" : " rows equal to others");
   return text.empty() ? "" : " of which " + in_thousands(f.num_computed_prompt_tokens()) + " are computed (" + text + ")";
 }
 
@@ -69,7 +69,8 @@ std::string time_text(const Forecast& f, const ForecastContext& c) {
 }  // namespace
 
 std::string forecast_text(const Forecast& f, const ForecastContext& context) {
-  std::string text = in_thousands(f.num_rows) + " rows, " + in_thousands(f.num_prompt_tokens) + " prompt tokens";
+  std::string text = in_thousands(f.num_rows) + (f.num_rows == 1 ? " row, " : " rows, ") +
+                     in_thousands(f.num_prompt_tokens) + " prompt tokens";
   text += saved_text(f);
   if (context.has_answers)
     text += std::string(", ") + (f.knows_lengths ? "" : f.is_limit ? "at most " : "about ") +

@@ -116,7 +116,7 @@ Status check_states(const StateConfig& state, int32_t size) {
   if (!can_divide_groups(state.num_key_heads, state.num_value_heads / state.num_key_heads, size))
     return cannot_divide("value heads of states", state.num_value_heads, size);
   const bool norms_lie_apart = state.kind != StateKind::kMamba2 || state.num_norms % size == 0;
-  return norms_lie_apart ? Status() : cannot_divide("groups of states", state.num_norms, size);
+  return norms_lie_apart ? Status() : cannot_divide("Mamba-2 groups", state.num_norms, size);
 }
 
 }  // namespace

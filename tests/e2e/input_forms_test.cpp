@@ -279,7 +279,7 @@ TEST_CASE("a dry run checks every line, counts tokens and writes nothing") {
   const ProcessResult good = run_llm_batch({"--dry-run", "-o", out}, kQuestion + "\n");
   CHECK(good.exit_code == 0);
   CHECK(good.err.find("1 lines ok, 0 bad") != std::string::npos);
-  CHECK(good.err.find("forecast: 1 rows, ") != std::string::npos);
+  CHECK(good.err.find("forecast: 1 row, ") != std::string::npos);
   CHECK(good.err.find("time not known, no run was measured") != std::string::npos);
   const ProcessResult bad = run_llm_batch({"--dry-run", "-o", out}, kQuestion + "\n{\"prompt\":5}\n");
   CHECK(bad.exit_code == 3);
@@ -296,7 +296,7 @@ TEST_CASE("a run leaves what steps cost beside its weights, by which a dry run f
   const ProcessResult run = run_process(run_flags, input);
   CHECK(run.exit_code == 0);
   CHECK(run.err.find("\nforecast  2 rows, ") != std::string::npos);
-  CHECK(run.err.find(" in 1 rows equal to others), 20 output tokens; KV ") != std::string::npos);
+  CHECK(run.err.find(" in 1 row equal to another), 20 output tokens; KV ") != std::string::npos);
   std::vector<std::string> dry = flags;
   dry.emplace_back("--dry-run");
   const ProcessResult forecast = run_llm_batch(dry, input);
