@@ -37,6 +37,22 @@ void add_span(float* HWY_RESTRICT residual, const float* HWY_RESTRICT delta, flo
                     residual + full, rest);
 }
 
+// All parts from `begin` on.
+void sum_span(std::span<const void* const> parts, int64_t begin, int64_t n, float* HWY_RESTRICT out) {
+  const auto add = [](V a, V b) HWY_ATTR { return hn::Add(a, b); };
+  const auto part = [&](size_t i) { return static_cast<const float*>(parts[i]) + begin; };
+  const int64_t full = n - n % kLogicalLanes, rest = n - full;
+  for (int64_t i = 0; i < full; i += kLogicalLanes) {
+    V16 all = load16(part(0) + i);
+    for (size_t p = 1; p < parts.size(); ++p) all = map16(all, load16(part(p) + i), add);
+    store16(all, out + i);
+  }
+  if (rest == 0) return;
+  V16 all = load16_partial(part(0) + full, rest);
+  for (size_t p = 1; p < parts.size(); ++p) all = map16(all, load16_partial(part(p) + full, rest), add);
+  store16_partial(all, out + full, rest);
+}
+
 void scale_span(float* x, float factor, int64_t n) {
   const V by = hn::Set(D(), factor);
   update_span(x, n, [by](V v) HWY_ATTR { return hn::Mul(v, by); });
@@ -86,6 +102,7 @@ HWY_AFTER_NAMESPACE();
 namespace llmb::cpu {
 
 HWY_EXPORT(add_span);
+HWY_EXPORT(sum_span);
 HWY_EXPORT(scale_span);
 HWY_EXPORT(softcap_span);
 HWY_EXPORT(clamp_span);
@@ -106,6 +123,11 @@ void add(float* residual, const float* delta, float factor, int64_t size, Thread
   for_each_span(pool, size, [&](int64_t begin, int64_t n) {
     HWY_DYNAMIC_DISPATCH(add_span)(residual + begin, delta + begin, factor, n);
   });
+}
+
+void sum(std::span<const void* const> parts, int64_t size, float* out, ThreadPool& pool) {
+  for_each_span(pool, size,
+                [&](int64_t begin, int64_t n) { HWY_DYNAMIC_DISPATCH(sum_span)(parts, begin, n, out + begin); });
 }
 
 void scale(float* x, float factor, int64_t size, ThreadPool& pool) {

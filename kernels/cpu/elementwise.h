@@ -1,9 +1,11 @@
-// add: residual += factor * delta. scale: x = factor * x. softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x is
-// brought into [-limit, limit]. add_gated: x += e(gate) * y, e the logistic function. grow_queries: q grows with its
-// position (core/model_config.h). Each element depends on its own inputs alone; NaN stays NaN.
+// add: residual += factor * delta. sum: of several arrays, in their order. scale: x = factor * x. softcap:
+// x = cap * tanh(x / cap) (Gemma 2). clamp: x is brought into [-limit, limit]. add_gated: x += e(gate) * y, e the
+// logistic function. grow_queries: q grows with its position (core/model_config.h). Each element depends on its own
+// inputs alone; NaN stays NaN.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/thread_pool.h"
 #include "core/activation.h"
@@ -14,6 +16,11 @@ namespace llmb::cpu {
 void add(float* residual,     // [size]  in and out
          const float* delta,  // [size]
          float factor, int64_t size, ThreadPool& pool);
+
+void sum(std::span<const void* const> parts,  // each [size] floats
+         int64_t size,
+         float* out,  // [size]  none of the parts
+         ThreadPool& pool);
 
 void scale(float* x,  // [size]  in and out
            float factor, int64_t size, ThreadPool& pool);

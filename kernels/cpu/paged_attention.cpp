@@ -36,9 +36,9 @@ float* thread_scratch(int64_t floats) {
 std::span<const AttentionRow> make_rows(const AttentionCall& c, const AttentionItem& item) {
   std::vector<AttentionRow>& rows = per_thread<std::vector<AttentionRow>>([] {});
   rows.clear();
-  const int64_t first_head = item.kv_head * c.group;
+  const int64_t first_head = c.head_begin(item.kv_head), end_head = c.head_end(item.kv_head);
   for (int64_t token = item.token_begin; token < item.token_end; ++token)
-    for (int64_t head = first_head; head < first_head + c.group; ++head)
+    for (int64_t head = first_head; head < end_head; ++head)
       rows.push_back(
           {c.tokens[token].row * int64_t{c.params.num_heads} + head, item.begin(c, token), item.limit(c, token), head});
   return rows;
@@ -46,9 +46,10 @@ std::span<const AttentionRow> make_rows(const AttentionCall& c, const AttentionI
 
 // Its queries, one behind the other.
 void copy_queries(const AttentionCall& c, const AttentionItem& item, float* q) {
-  const int64_t size = c.group * c.kv.head_dim;
+  const int64_t first = c.head_begin(item.kv_head) * c.kv.head_dim;
+  const int64_t size = c.num_heads_of(item.kv_head) * c.kv.head_dim;
   for (int64_t token = item.token_begin; token < item.token_end; ++token, q += size)
-    std::memcpy(q, c.qkv + c.tokens[token].row * c.qkv_stride + item.kv_head * size,
+    std::memcpy(q, c.qkv + c.tokens[token].row * c.qkv_stride + first,
                 static_cast<size_t>(size) * sizeof(float));
 }
 
@@ -170,10 +171,14 @@ KvCacheView in_parts(KvCacheView kv, int32_t num_heads) {
 
 void paged_attention(const float* qkv, int64_t qkv_stride, float* out, const AttentionBatch& batch,
                      const AttentionParams& params, const KvCacheView& kv, ThreadPool& pool) {
-  LLMB_CHECK(kv.num_kv_heads > 0 && params.num_heads % kv.num_kv_heads == 0 && kv.dtype != DType::kF16);
+  LLMB_CHECK(kv.num_kv_heads > 0 && kv.dtype != DType::kF16);
+  LLMB_CHECK(params.group > 0 || params.num_heads % kv.num_kv_heads == 0);
   LLMB_CHECK(kv.latent_dim == 0 || (kv.num_kv_heads == 1 && kv.dtype != DType::kI8));
   const KvCacheView parts = in_parts(kv, params.num_heads);
-  AttentionCall c{qkv, qkv_stride, out, batch, params, params.num_heads / parts.num_kv_heads, parts};
+  const int32_t group = params.group > 0 ? params.group : params.num_heads / parts.num_kv_heads;
+  AttentionCall c{qkv, qkv_stride, out, batch, params, group, parts};
+  LLMB_CHECK(c.num_heads_of(0) > 0 && c.head_end(parts.num_kv_heads - 1) == params.num_heads &&
+             c.num_heads_of(parts.num_kv_heads - 1) > 0);
   AttentionItems& items = per_thread<AttentionItems>([] {});
   items.make(&c, pool.num_threads());
   if (items.num_phases() > 1) {

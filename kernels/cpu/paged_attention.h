@@ -1,6 +1,7 @@
 // paged_attention: attention of each new token over its sequence's cached context, through block tables: causal, or
 // over what is behind it as well, of sequences all of whose tokens are new.
-// out = softmax(q · Kᵀ * scale) · V for each query head; query heads of a group share a KV head (GQA).
+// out = softmax(q · Kᵀ * scale) · V for each query head; query heads of a group share a KV head (GQA). Some heads of the
+// first and of the last group may be absent.
 //
 // 1. A query row's result depends on its q, on the keys and values of the positions that it sees, its own the last, and
 //    on nothing else of the call: positions are walked in segments at fixed absolute boundaries, whose partial results
@@ -43,9 +44,12 @@ struct AttentionParams {
   bool sees_later = false;              // positions behind its own as well; without windows, chunks and ALiBi
   int32_t reach = 0;                    // > 0: with sees_later, only so many positions on either side of its own
   int32_t first = 0;                    // > 0: no position before it is seen; without windows, chunks and sees_later
+  int32_t group = 0;         // query heads of a KV head; 0: num_heads / kv.num_kv_heads, and none is absent
+  int32_t first_absent = 0;  // heads of the first group that are absent
 };
 
-// REQUIRES: num_heads a multiple of kv.num_kv_heads; the keys and values of the new tokens are already in the cache.
+// REQUIRES: without `group`, num_heads a multiple of kv.num_kv_heads; with it, some head for each KV head; the keys and
+// values of the new tokens are already in the cache.
 void paged_attention(const float* qkv,    // [num_tokens, qkv_stride]  q, rotated, at the start of each row
                      int64_t qkv_stride,  // floats from one token's q to the next
                      float* out,          // [num_tokens, num_heads * kv.value_dim()]

@@ -30,12 +30,19 @@ struct AttentionCall {
   float* out;
   AttentionBatch batch;
   AttentionParams params;
-  int64_t group;  // query heads of a KV head
+  int64_t group;  // query heads of a KV head, absent ones too
   KvCacheView kv;
   const AttentionToken* tokens = nullptr;  // that items name
   // The state of row token * num_heads + head between two items that work on it: max and norm. Its values are in
   // `out`.
   float *max = nullptr, *norm = nullptr;
+
+  // Query heads of a KV head: [head_begin, head_end).
+  int64_t head_begin(int64_t kv_head) const { return std::max<int64_t>(0, kv_head * group - params.first_absent); }
+  int64_t head_end(int64_t kv_head) const {
+    return std::min<int64_t>(params.num_heads, (kv_head + 1) * group - params.first_absent);
+  }
+  int64_t num_heads_of(int64_t kv_head) const { return head_end(kv_head) - head_begin(kv_head); }
 
   int64_t padded_dim() const { return ceil_div(kv.value_dim(), 16) * 16; }       // of values
   int64_t padded_key_dim() const { return ceil_div(kv.head_dim, 16) * 16; }
@@ -51,7 +58,7 @@ struct AttentionItem {
   int64_t token_begin, token_end;                      // into the call's tokens
   int64_t segment_begin = 0, segment_end = INT64_MAX;  // what lies before is done by another item, and what lies behind
 
-  int64_t num_rows(const AttentionCall& c) const { return (token_end - token_begin) * c.group; }
+  int64_t num_rows(const AttentionCall& c) const { return (token_end - token_begin) * c.num_heads_of(kv_head); }
   bool is_first() const { return segment_begin == 0; }            // to work on its rows
   bool is_continued() const { return segment_end != INT64_MAX; }  // by other items
   // A token sees positions [begin, limit).

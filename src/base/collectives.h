@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -38,6 +39,12 @@ class Collectives {
   virtual void all_gather(const void* part,  // [bytes]
                           int64_t bytes,
                           void* all) = 0;  // [size, bytes]
+  // An all_gather that copies nothing: room() gives memory for this rank's part, and once that is written share() gives
+  // all ranks' parts, to be read until the second room() from here on. Nothing is called in between.
+  // REQUIRES: bytes <= room_bytes()
+  virtual void* room(int64_t bytes) = 0;
+  virtual std::span<const void* const> share() = 0;  // [size]
+  virtual int64_t room_bytes() const = 0;
   // A rank's messages to another one come in order. send() may return before they are received.
   virtual void send(const void* data, int64_t bytes, int to) = 0;
   virtual void receive(void* data, int64_t bytes, int from) = 0;

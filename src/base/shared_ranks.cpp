@@ -1,7 +1,6 @@
 #include "base/shared_ranks.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -16,6 +15,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/per_thread.h"
+#include "base/thread_pool.h"
 
 namespace llmb {
 
@@ -23,10 +24,11 @@ namespace {
 
 constexpr int64_t kChunkBytes = int64_t{1} << 20;  // of a message that is published at once
 constexpr int64_t kPageBytes = 4096;
-// A rank that waits looks often before it sleeps: a little while with its core to itself, then between others that want
-// the core, as long as these take little of it. After a wait in vain half as often, as in base/thread_pool.cpp.
-constexpr double kMaxYieldMs = 1;
-constexpr int kMaxWaitPauses = 2000, kMaxWaitSpins = kMaxWaitPauses + 2000, kMinWaitSpins = 250;
+// A rank that waits looks for so long before it sleeps: less after a long wait, more after a short one. One that sleeps
+// or yields loses its core to any other program for some milliseconds, in which all ranks wait for it. Where ranks
+// share cores, they look for about as long as it takes to wake up.
+constexpr double kMaxLooksMs = 2, kMinLooksMs = 0.05;
+constexpr int kPausesOfLook = 16;
 constexpr int64_t kLookMs = 20;  // how long a rank sleeps before it looks around
 constexpr double kMaxLateMs = 10 * kLookMs;  // a rank that looks later was stopped itself; sooner, others had its core
 constexpr size_t kMessageBytes = 1024;
@@ -60,6 +62,12 @@ Status no_shared_memory() {
   return resource_exhausted(std::string("no memory to share among ranks: ") + ::strerror(errno));
 }
 
+// The step that this thread computes.
+struct StepTime {
+  double begin_ms = 0, waited_ms = 0;
+};
+StepTime& step_time() { return per_thread<StepTime>([] {}); }
+
 int64_t whole_pages(int64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 }  // namespace
@@ -74,6 +82,7 @@ struct alignas(64) SharedRanks::RankState {
   std::atomic<int64_t> step;
   std::atomic<int32_t> waits_for;  // a rank + 1; 0: it works
   std::atomic<uint32_t> num_signs;  // of life
+  std::atomic<int64_t> busy_us;
 };
 
 // Counts what one member publishes, to all of a channel or to one other member. Its two buffers lie elsewhere.
@@ -95,9 +104,10 @@ class SharedRanks::Channel final : public Collectives {
   Channel(std::shared_ptr<SharedRanks> ranks, size_t channel, int rank)
       : ranks_(std::move(ranks)),
         members_(ranks_->channels_[channel].ranks),
-        num_spins_(ranks_->channels_[channel].may_be_idle ? 0 : kMaxWaitSpins),
+        looks_ms_(ranks_->channels_[channel].may_be_idle ? 0 : kMinLooksMs),
         rank_(static_cast<int>(std::find(members_.begin(), members_.end(), rank) - members_.begin())),
         memory_(static_cast<char*>(ranks_->memory_) + ranks_->begins_[channel]),
+        parts_(members_.size()),
         sent_(members_.size()),
         received_(members_.size()) {
     LLMB_CHECK(rank_ < size());
@@ -148,6 +158,20 @@ class SharedRanks::Channel final : public Collectives {
     }
   }
 
+  void* room(int64_t bytes) override {
+    LLMB_CHECK(bytes <= kChunkBytes);
+    begin();
+    return buffer(rank_);
+  }
+
+  std::span<const void* const> share() override {
+    publish_and_await();
+    for (int r = 0; r < size(); ++r) parts_[static_cast<size_t>(r)] = buffer(r);
+    return parts_;
+  }
+
+  int64_t room_bytes() const override { return kChunkBytes; }
+
   void send(const void* data, int64_t bytes, int to) override {
     LLMB_CHECK(to != rank_);
     uint32_t& number = sent_[static_cast<size_t>(to)];
@@ -195,21 +219,25 @@ class SharedRanks::Channel final : public Collectives {
   void exchange(const void* data, int64_t bytes) {
     begin();
     std::memcpy(buffer(rank_), data, static_cast<size_t>(bytes));
+    publish_and_await();
+  }
+  void publish_and_await() {
     publish();
     for (int r = 0; r < size(); ++r)
       if (r != rank_) await(r, num_messages_);
   }
   void await(int member, uint32_t number) { await(slot(member), number, member); }
   void await(Slot& of, uint32_t number, int member) {
-    ranks_->await(of, number, members_[static_cast<size_t>(rank_)], members_[static_cast<size_t>(member)], &num_spins_);
+    ranks_->await(of, number, members_[static_cast<size_t>(rank_)], members_[static_cast<size_t>(member)], &looks_ms_);
   }
 
   const std::shared_ptr<SharedRanks> ranks_;
   const std::vector<int> members_;
-  int num_spins_;  // 0: waiting may take any time
+  double looks_ms_;  // how long to look before sleeping; 0: waiting may take any time
   const int rank_;
   char* const memory_;
   uint32_t num_messages_ = 0;                // that this member has begun, to all
+  std::vector<const void*> parts_;           // [size]  of the newest message
   std::vector<uint32_t> sent_, received_;    // [size]  messages to and from each member
 };
 
@@ -224,7 +252,12 @@ int64_t SharedRanks::layout(int num_ranks, const std::vector<ChannelMembers>& ch
 
 SharedRanks::SharedRanks(Descriptor fd, int num_ranks, std::vector<ChannelMembers> channels, void* memory,
                          int64_t bytes)
-    : fd_(std::move(fd)), num_ranks_(num_ranks), channels_(std::move(channels)), memory_(memory), bytes_(bytes) {
+    : fd_(std::move(fd)),
+      num_ranks_(num_ranks),
+      max_looks_ms_(num_ranks <= usable_cpu_count() ? kMaxLooksMs : kMinLooksMs),
+      channels_(std::move(channels)),
+      memory_(memory),
+      bytes_(bytes) {
   layout(num_ranks_, channels_, &begins_);
 }
 
@@ -268,7 +301,20 @@ SharedRanks::RankState& SharedRanks::state(int rank) const {
   return reinterpret_cast<RankState*>(static_cast<char*>(memory_) + kBegin)[rank];
 }
 
-void SharedRanks::set_step(int rank, int64_t step) { state(rank).step.store(step + 1); }
+void SharedRanks::begin_step(int rank, int64_t step) {
+  state(rank).step.store(step + 1);
+  step_time() = {monotonic_now_ms(), 0};
+}
+
+void SharedRanks::end_step(int rank, const Status& status) {
+  if (!status.ok()) fail(status.with_context(place_of(rank)));
+  const double busy_ms = monotonic_now_ms() - step_time().begin_ms - step_time().waited_ms;
+  state(rank).busy_us.fetch_add(static_cast<int64_t>(busy_ms * 1e3));
+}
+
+double SharedRanks::busy_ms(int rank) const { return static_cast<double>(state(rank).busy_us.load()) / 1e3; }
+
+void SharedRanks::add_wait_ms(double ms) { step_time().waited_ms += ms; }
 
 void SharedRanks::give_sign(int rank) { state(rank).num_signs.fetch_add(1); }
 
@@ -302,24 +348,21 @@ void SharedRanks::check() const {
   if (has_failed()) throw RankError(failure());
 }
 
-void SharedRanks::await(Slot& slot, uint32_t number, int rank, int of, int* num_spins) {
+void SharedRanks::await(Slot& slot, uint32_t number, int rank, int of, double* looks_ms) {
   if (slot.has(number)) return;
-  const bool may_take_any_time = *num_spins == 0;
-  double yields_end_ms = 0;
-  for (int i = 0; i < *num_spins; ++i) {
-    if (slot.has(number)) {
-      *num_spins = std::min(kMaxWaitSpins, 2 * *num_spins);
-      return;
-    }
-    if (i < kMaxWaitPauses) {
-      relax_core();
-      continue;
-    }
-    if (i == kMaxWaitPauses) yields_end_ms = monotonic_now_ms() + kMaxYieldMs;
-    else if (monotonic_now_ms() >= yields_end_ms) break;
-    ::sched_yield();
-  }
-  if (!may_take_any_time) *num_spins = std::max(kMinWaitSpins, *num_spins / 2);
+  const bool may_take_any_time = *looks_ms == 0;
+  if (may_take_any_time) return sleep_until(slot, number, rank, of, true);
+  const double begin_ms = monotonic_now_ms();
+  const auto waited_ms = [&] { return monotonic_now_ms() - begin_ms; };
+  while (!slot.has(number) && waited_ms() < *looks_ms)
+    for (int i = 0; i < kPausesOfLook; ++i) relax_core();
+  if (!slot.has(number)) sleep_until(slot, number, rank, of, false);
+  const double waited = waited_ms();
+  *looks_ms = waited < kMaxLooksMs ? std::min(max_looks_ms_, 2 * *looks_ms) : std::max(kMinLooksMs, *looks_ms / 2);
+  add_wait_ms(waited);
+}
+
+void SharedRanks::sleep_until(Slot& slot, uint32_t number, int rank, int of, bool may_take_any_time) {
   RankState& own = state(rank);
   own.waits_for.store(of + 1);
   double waited_ms = 0, last_ms = monotonic_now_ms();

@@ -45,8 +45,12 @@ class SharedRanks {
 
   // How long a call waits before the rank that it waits for counts as hanging; 0: any time.
   void set_patience_ms(double ms) { patience_ms_ = ms; }
-  // Which step a rank computes, for messages.
-  void set_step(int rank, int64_t step);
+  // A rank's thread computes a step, which messages name; what it does in it but for waiting for others counts as busy.
+  void begin_step(int rank, int64_t step);
+  void end_step(int rank, const Status& status);  // an error is all ranks', as by fail(), with the rank and its step
+  double busy_ms(int rank) const;  // in all steps
+  // This thread has waited so long for another rank, beside what it waited in calls.
+  static void add_wait_ms(double ms);
   // "rank 1 in step 17"
   std::string place_of(int rank) const;
 
@@ -71,12 +75,15 @@ class SharedRanks {
   RankState& state(int rank) const;
   bool has_failed() const;
   void check() const;  // throws where some rank has failed
-  // Until `slot`, of rank `of`, has published message `number`. num_spins: how often to look before sleeping
-  void await(Slot& slot, uint32_t number, int rank, int of, int* num_spins);
+  // Until `slot`, of rank `of`, has published message `number`. looks_ms: how long to look before sleeping; 0: not at
+  // all, as waiting may take any time
+  void await(Slot& slot, uint32_t number, int rank, int of, double* looks_ms);
+  void sleep_until(Slot& slot, uint32_t number, int rank, int of, bool may_take_any_time);
   [[noreturn]] void give_up_on(int first);
 
   const Descriptor fd_;
   const int num_ranks_;
+  const double max_looks_ms_;  // how long a rank that waits looks at most before it sleeps
   const std::vector<ChannelMembers> channels_;
   void* const memory_;
   const int64_t bytes_;

@@ -48,35 +48,20 @@ bool can_divide_groups(int64_t num_groups, int64_t group, int32_t size) {
   return num_groups >= size || (size % num_groups == 0 && group >= size / num_groups);
 }
 
+// Query heads as even as may be, where no rank needs more sets of keys and values for it than with whole groups.
 void divide_heads(const ModelConfig& config, int32_t rank, int32_t size, ModelShare* share) {
-  const int64_t num_kv = config.num_key_value_heads;
-  divide_groups(num_kv, config.num_attention_heads / num_kv, rank, size, &share->kv_heads, &share->q_heads);
-}
-
-// Who has fewer heads gets more columns, so that all have about as many weights of a layer.
-Range balanced_mlp(const ModelConfig& config, int32_t rank, int32_t size) {
-  const int64_t columns = config.intermediate_size, unit = mlp_unit(config, columns, size);
-  const int64_t matrices = config.activation.gated ? 3 : 2;
-  const LatentConfig& l = config.latent;
-  std::vector<int64_t> heads;  // weights of attention, in columns of the MLP
-  int64_t total = columns;
-  for (int32_t r = 0; r < size; ++r) {
-    ModelShare of;
-    divide_heads(config, r, size, &of);
-    heads.push_back((l.rank > 0 ? of.q_heads.count() * (l.query_dim() + l.value_dim)
-                                : 2 * (of.q_heads.count() + of.kv_heads.count()) * config.head_dim) /
-                    matrices);
-    total += heads.back();
-  }
-  std::vector<int64_t> ends = {0};
-  int64_t attention = 0;
-  for (int32_t r = 0; r < size; ++r) {
-    attention += heads[static_cast<size_t>(r)];
-    const int64_t end = r + 1 == size ? columns : (total * (r + 1) / size - attention + unit / 2) / unit * unit;
-    if (end <= ends.back() || end > columns) return even_part(columns, unit, rank, size);
-    ends.push_back(end);
-  }
-  return {ends[static_cast<size_t>(rank)], ends[static_cast<size_t>(rank) + 1]};
+  const int64_t num_kv = config.num_key_value_heads, heads = config.num_attention_heads, group = heads / num_kv;
+  divide_groups(num_kv, group, rank, size, &share->kv_heads, &share->q_heads);
+  // The mean over all heads of k counts each one equally often.
+  if (num_kv % size == 0 || num_kv < size || config.qk_norm == QkNorm::kAllHeads) return;
+  const auto sets_of = [&](int32_t r) {
+    const Range part = even_part(heads, 1, r, size);
+    return Range{part.begin / group, ceil_div(part.end, group)};
+  };
+  for (int32_t r = 0; r < size; ++r)
+    if (sets_of(r).count() > ceil_div(num_kv, size)) return;
+  share->q_heads = even_part(heads, 1, rank, size);
+  share->kv_heads = sets_of(rank);
 }
 
 // Stages have about as many weights to multiply with; the last one's include the LM head.
@@ -169,7 +154,7 @@ ModelShare share_of(const ModelConfig& config, const RankPart& part) {
   if (size == 1) return share;
   divide_heads(config, rank, size, &share);
   if (config.has_states()) divide_states(config, rank, size, &share);
-  share.mlp = balanced_mlp(config, rank, size);
+  share.mlp = even_part(config.intermediate_size, mlp_unit(config, config.intermediate_size, size), rank, size);
   share.shared_mlp = even_part(shared, mlp_unit(config, shared, size), rank, size);
   share.experts = even_part(config.experts.num_experts, 1, rank, size);
   share.vocab = even_part(config.vocab_size, vocab_unit(config.vocab_size, size), rank, size);

@@ -2,8 +2,9 @@
 //
 // Tensor parallel (Shoeybi et al. 2019, arXiv:1909.08053): each rank has some heads of q, k and v, some columns of the
 // MLP, some experts and some of the vocabulary. What its O and down projections and its experts give is a part of a sum
-// over ranks. Ranks share one set of keys and values where there are fewer of these than ranks. Norms, routers and the
-// residual stream are every rank's.
+// over ranks. Ranks share one set of keys and values where there are fewer of these than ranks, or where that makes
+// their numbers of query heads even. Ranks wait for each other behind attention and behind the MLP, so each of the two
+// is divided evenly by itself. Norms, routers and the residual stream are every rank's.
 //
 // Pipeline parallel (Narayanan et al. 2021, arXiv:2104.04473): stages of ranks have some layers each, one behind the
 // other, and hand the residual stream on. The first stage embeds tokens, the last one draws them.
@@ -15,6 +16,9 @@
 #include "core/model_config.h"
 
 namespace llmb {
+
+// Raised whenever ranks get other parts than before: sums over ranks round otherwise then.
+inline constexpr int64_t kTensorPartsVersion = 2;
 
 struct Range {
   int64_t begin = 0, end = 0;

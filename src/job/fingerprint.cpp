@@ -13,6 +13,7 @@
 #include "base/file_ops.h"
 #include "base/thread_pool.h"
 #include "base/whole_file.h"
+#include "core/rank_part.h"
 #include "io/json_writer.h"
 #include "model/classifier.h"
 #include "model/quantization_config.h"
@@ -204,6 +205,7 @@ Status add_arithmetic(const LoadOptions& load, const std::string& model_dir, int
   out->flag("deterministic", load.cuda.deterministic || !is_gpu);
   // Ranks' sums round otherwise than one rank's.
   if (tensor_size > 1) out->integer("tensor_parallel_size", tensor_size);
+  if (tensor_size > 1) out->integer("tensor_parts", kTensorPartsVersion);
   return {};
 }
 

@@ -17,6 +17,7 @@ constexpr int kQuantiles = 1 << 16;
 constexpr float kStddev = 0.02f;
 constexpr int64_t kChunk = 1 << 16;  // numbers that one task makes
 constexpr int64_t kPerPhilox = 8;    // four words of 32 bits, two 16-bit quantiles each
+constexpr int64_t kLargeBytes = int64_t{32} << 20;  // of a buffer
 
 // x with P(N(0, 1) < x) = p, for p < 1/2, by Newton's method.
 double normal_quantile(double p, double start) {
@@ -42,7 +43,10 @@ uint64_t hash_name(std::string_view name) {
 void* WeightBuffers::take(int64_t bytes) {
   if (num_in_use_ == buffers_.size()) buffers_.emplace_back();
   Buffer& buffer = buffers_[num_in_use_++];
-  if (buffer.capacity < bytes) {
+  // A vocabulary's memory is given up before that of layers is taken.
+  const bool is_far_larger = buffer.capacity >= kLargeBytes && bytes < buffer.capacity / 4;
+  if (buffer.capacity < bytes || is_far_larger) {
+    buffer.bytes.reset();
     buffer.bytes.reset(new uint8_t[bytes]);  // make_unique would write zeros first
     buffer.capacity = bytes;
   }

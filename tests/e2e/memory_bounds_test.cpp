@@ -3,7 +3,9 @@
 #include <sys/resource.h>
 
 #include <array>
+#include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tests/e2e/hostile_run.h"
 #include "tests/e2e/run.h"
@@ -37,6 +39,17 @@ void write_line(const std::string& path, const std::string& before, const std::s
   file << before;
   for (size_t i = 0; i < (size_t{63} << 20) / piece.size(); ++i) file << piece;
   file << after << "\n" << kGood << "\n";
+}
+
+// A model of some 340 MiB of random weights.
+void write_shape(const std::string& path) {
+  constexpr int kNumLayers = 6;
+  auto config = nlohmann::json::parse(read_file(source_dir() + "/data/shapes/qwen2.5-0.5b/config.json"));
+  config["num_hidden_layers"] = kNumLayers;
+  config["vocab_size"] = 49152;
+  config["tie_word_embeddings"] = false;
+  config["max_window_layers"] = kNumLayers;
+  write_file(path, config.dump());
 }
 
 }  // namespace
@@ -133,6 +146,27 @@ TEST_CASE("FAULTS 45: prompts of 63 MiB that cannot fit are refused within the l
     CHECK(!records[1]["text"].empty());
     if (memory_figures_count()) CHECK(peak <= 64 + 64);
   }
+}
+
+TEST_CASE("a tensor-parallel rank takes at most 1.1 times its share of one process's memory beside the program's own") {
+  const TemporaryDirectory dir;
+  std::filesystem::create_directory(dir.file("model"));
+  write_shape(dir.file("model/config.json"));
+  std::string lines;
+  for (int i = 0; i < 4; ++i)
+    lines += R"({"prompt_token_ids":[5,6,7,8,9,)" + std::to_string(i) + R"(],"max_tokens":3,"ignore_eos":true})" + "\n";
+  write_file(dir.file("in"), lines);
+  const auto peak = [&](const std::string& arguments) {
+    return peak_mebibytes(kProgram + " --device cpu --threads 2 --progress none " + arguments + " " +
+                              quoted(dir.file("in")) + " > " + quoted(dir.file("out")),
+                          0);
+  };
+  const std::string model = "--load-format dummy -m " + quoted(dir.file("model"));
+  const double own = peak("-m " + quoted(kModel)), alone = peak(model);
+  CHECK(alone > 300);
+  const double largest = peak(model + " --tensor-parallel-size 2");  // of both
+  MESSAGE(largest << " MiB of " << alone << ", the program's own " << own);
+  if (memory_figures_count()) CHECK(largest - own <= 1.1 * (alone - own) / 2);
 }
 
 }  // namespace llmb::test

@@ -50,6 +50,25 @@ TEST_CASE("add: one product and one sum, each rounded, for any size; a factor of
   });
 }
 
+TEST_CASE("sum: parts are added in their order, for any number and size of them") {
+  ThreadPool pool(2);
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    for (const int64_t size : kSizes)
+      for (const uint32_t num_parts : {1u, 2u, 5u}) {
+        std::vector<std::vector<float>> values;
+        std::vector<const void*> parts;
+        for (uint32_t p = 0; p < num_parts; ++p) values.push_back(random_normal(size, 10 + p, 1 + static_cast<float>(p)));
+        for (const auto& part : values) parts.push_back(part.data());
+        std::vector<float> expected = values[0];
+        for (uint32_t p = 1; p < num_parts; ++p)
+          for (int64_t i = 0; i < size; ++i) expected[i] += values[p][i];
+        const Op op = [&](float* out, int64_t n, ThreadPool& on) { sum(parts, n, out, on); };
+        CHECK(same_bytes(run(op, std::vector<float>(static_cast<size_t>(size)), pool), expected));
+      }
+  });
+}
+
 TEST_CASE("scale and clamp are exact, for any size and beyond the ends") {
   ThreadPool pool(2);
   const float inf = std::numeric_limits<float>::infinity();

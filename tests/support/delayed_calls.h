@@ -21,6 +21,9 @@ class DelayedCalls final : public Collectives {
   void broadcast(void* data, int64_t bytes, int root) override { wait(), inner_->broadcast(data, bytes, root); }
   void all_reduce(float* data, int64_t count) override { wait(), inner_->all_reduce(data, count); }
   void all_gather(const void* part, int64_t bytes, void* all) override { wait(), inner_->all_gather(part, bytes, all); }
+  void* room(int64_t bytes) override { return wait(), inner_->room(bytes); }
+  std::span<const void* const> share() override { return wait(), inner_->share(); }
+  int64_t room_bytes() const override { return inner_->room_bytes(); }
   void send(const void* data, int64_t bytes, int to) override { wait(), inner_->send(data, bytes, to); }
   void receive(void* data, int64_t bytes, int from) override { wait(), inner_->receive(data, bytes, from); }
 

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -63,7 +64,7 @@ TEST_CASE("all calls in a random order, with random delays: sums are in the orde
           for (float& x : part) x = random_float(shared);
         std::vector<float> mine = parts[static_cast<size_t>(c.rank())];
         const int root = shared.between(0, num_ranks - 1);
-        const int call = shared.between(0, 3);
+        const int call = shared.between(0, 4);
         sleep_a_moment(own);
         if (call == 0) {
           c.broadcast(mine.data(), size * 4, root);
@@ -82,6 +83,13 @@ TEST_CASE("all calls in a random order, with random delays: sums are in the orde
             const std::vector<float>& part = parts[static_cast<size_t>(r)];
             if (!std::equal(part.begin(), part.end(), all.begin() + r * size)) fail("all_gather");
           }
+        } else if (call == 3) {
+          const auto bytes = static_cast<size_t>(std::min(size * 4, c.room_bytes()));
+          std::memcpy(c.room(static_cast<int64_t>(bytes)), mine.data(), bytes);
+          const std::span<const void* const> all = c.share();
+          sleep_a_moment(own);
+          for (size_t r = 0; r < all.size(); ++r)
+            if (std::memcmp(all[r], parts[r].data(), bytes) != 0) fail("share");
         } else if (num_ranks > 1) {  // a ring
           const int next = (c.rank() + 1) % num_ranks, before = (c.rank() + num_ranks - 1) % num_ranks;
           std::vector<float> got(static_cast<size_t>(size));
@@ -133,7 +141,7 @@ TEST_CASE("a rank that hangs is named, with its step, by all the others") {
       std::vector<float> x(10);
       try {
         for (int step = 0;; ++step) {
-          (*ranks)->set_step(r, step);
+          (*ranks)->begin_step(r, step);
           if (r == 2 && step == 5) return;
           channel->all_reduce(x.data(), 10);
         }
@@ -155,7 +163,7 @@ TEST_CASE("a process that is stopped in the middle of a call is the one that is 
   if (child == 0) {
     const auto channel = SharedRanks::join(*ranks, 0, 1);
     for (int step = 0;; ++step) {
-      (*ranks)->set_step(1, step);
+      (*ranks)->begin_step(1, step);
       if (step == 20) ::raise(SIGSTOP);
       channel->all_reduce(x.data(), 1000);
     }

@@ -151,7 +151,7 @@ class CpuBackend final : public Backend {
     pool_.emplace(num_threads(options.num_threads));
     ops_.emplace(own_, own_kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
                  options.cpu.rounds_block_activations ? DType::kI8 : *options_.dtype, *pool_);
-    if (ranks_ && ranks_->part.tensor_size > 1) ops_->join_ranks(*ranks_, config.vocab_size, share_->vocab);
+    if (ranks_ && ranks_->part.tensor_size > 1) ops_->join_ranks(*ranks_, config, *share_);
     if (config.has_states()) add_states(weight_bytes);
     else add_host_pool(weight_bytes);
     if (options.adapters) add_adapters();
@@ -335,7 +335,7 @@ class CpuBackend final : public Backend {
     const int64_t number = num_done_;
     lock.unlock();
     const SteadyClock clock;
-    if (ranks_) ranks_->ranks->set_step(ranks_->part.rank, step.plan->step);
+    if (ranks_) ranks_->ranks->begin_step(ranks_->part.rank, step.plan->step);
     const Status status = guarded(status_of_error, [&] {
       const StepPlan& plan = *step.plan;
       if (is_early_stage() && follows_another(plan)) {
@@ -358,7 +358,7 @@ class CpuBackend final : public Backend {
       return weight_file_->check(*pool_).with_context("weight cache");
     });
     // Nothing where another rank has failed before.
-    if (ranks_ && !status.ok()) ranks_->ranks->fail(status.with_context(ranks_->ranks->place_of(ranks_->part.rank)));
+    if (ranks_) ranks_->ranks->end_step(ranks_->part.rank, status);
     lock.lock();
     if (status.ok()) ++num_done_;
     else failure_ = status;

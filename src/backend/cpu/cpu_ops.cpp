@@ -185,8 +185,8 @@ void CpuOps::layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups,
 }
 
 void CpuOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
+  if (is_partial_sum(weight) && ranks_ != nullptr) return linear_over_ranks(packed(weight), x, rows, out);
   cpu::linear(packed(weight), floats(x), rows, floats(out), pool_);
-  if (is_partial_sum(weight)) sum_over_ranks(out, rows);
 }
 
 void CpuOps::adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
@@ -229,7 +229,9 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
                                     config_.layer(layer).chunk,
                                     config_.is_encoder,
                                     config_.layer(layer).reach,
-                                    config_.layer(layer).first_position};
+                                    config_.layer(layer).first_position,
+                                    head_group_,
+                                    first_absent_};
   const cpu::KvCacheView kv = kv_.layer(config_.kv_layer_of(layer));
   const int32_t group = groups_.group(layer);
   const auto attend = [&](const cpu::AttentionBatch& batch) {

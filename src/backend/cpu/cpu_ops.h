@@ -36,9 +36,9 @@ class CpuOps final : public Ops {
   CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratch, int32_t max_position,
          Quantization quantization, DType activations, ThreadPool& pool);
 
-  // The config is that of a rank (core/rank_part.h), of a model with a vocabulary of `vocab_size`: what partial sums
-  // give is summed over ranks, and these sample together. `ranks` outlives this.
-  void join_ranks(RankContext& ranks, int32_t vocab_size, const Range& vocab);
+  // The config is that of a rank with this share of the model `whole` (core/rank_part.h): what partial sums give is
+  // summed over ranks, and these sample together. `ranks` outlives this.
+  void join_ranks(RankContext& ranks, const ModelConfig& whole, const ModelShare& share);
 
   void add_states(const StateLayout& layout);  // of layers that have one. Throws std::bad_alloc
 
@@ -123,6 +123,7 @@ class CpuOps final : public Ops {
 
  private:
   Quantization quantization_of(WeightRole role) const;
+  void linear_over_ranks(const cpu::PackedLinear& weight, Rows x, int64_t rows, Rows out);
   void sum_over_ranks(Rows x, int64_t rows);
   void embed_part(const cpu::PackedLinear& table, int64_t rows, Rows out);
   DType activations_of(WeightRole role) const { return role == WeightRole::kSmall ? DType::kF32 : activations_; }
@@ -152,6 +153,8 @@ class CpuOps final : public Ops {
   cpu::HeadLinearScratch heads_scratch_;
   RankContext* ranks_ = nullptr;  // null: this one computes all
   cpu::VocabPart vocab_ = {};     // of this rank
+  int32_t head_group_ = 0;        // its query heads: AttentionParams
+  int32_t first_absent_ = 0;
   std::vector<float> square_sums_;    // [num_tokens + 1]  scratch
   std::vector<TokenId> part_tokens_;  // [num_tokens]  scratch: in this rank's part of the vocabulary
 };

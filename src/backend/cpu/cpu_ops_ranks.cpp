@@ -3,12 +3,16 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_ops.h"
+#include "kernels/cpu/elementwise.h"
 
 namespace llmb {
 
-void CpuOps::join_ranks(RankContext& ranks, int32_t vocab_size, const Range& vocab) {
+void CpuOps::join_ranks(RankContext& ranks, const ModelConfig& whole, const ModelShare& share) {
   ranks_ = &ranks;
-  vocab_ = {vocab.begin, vocab.count(), vocab_size};
+  vocab_ = {share.vocab.begin, share.vocab.count(), whole.vocab_size};
+  if (whole.has_latent()) return;
+  head_group_ = whole.num_attention_heads / whole.num_key_value_heads;
+  first_absent_ = static_cast<int32_t>(share.q_heads.begin - share.kv_heads.begin * head_group_);
 }
 
 void CpuOps::end_stage() {
@@ -16,8 +20,36 @@ void CpuOps::end_stage() {
   if (adapters_) adapters_->end_step();
 }
 
+// The product is written where other ranks read it, as many rows at a time as there is room for. Many rows of which few
+// fit are not divided, as each part reads the weights anew.
+void CpuOps::linear_over_ranks(const cpu::PackedLinear& weight, Rows x, int64_t rows, Rows out) {
+  constexpr int64_t kFewRows = 128;
+  Collectives& ranks = *ranks_->tensor;
+  const int64_t row_bytes = out.width * int64_t{sizeof(float)};
+  int64_t most = std::min(rows, ranks.room_bytes() / row_bytes);
+  if (most < std::min(rows, kFewRows)) {
+    cpu::linear(weight, static_cast<const float*>(x.data), rows, static_cast<float*>(out.data), pool_);
+    return sum_over_ranks(out, rows);
+  }
+  if (most < rows) most -= most % kFewRows;
+  for (int64_t row = 0; row < rows; row += most) {
+    const int64_t count = std::min(most, rows - row);
+    cpu::linear(weight, static_cast<const float*>(x.from(row).data), count,
+                static_cast<float*>(ranks.room(count * row_bytes)), pool_);
+    cpu::sum(ranks.share(), count * out.width, static_cast<float*>(out.from(row).data), pool_);
+  }
+}
+
 void CpuOps::sum_over_ranks(Rows x, int64_t rows) {
-  if (ranks_ != nullptr) ranks_->tensor->all_reduce(static_cast<float*>(x.data), rows * x.width);
+  if (ranks_ == nullptr) return;
+  Collectives& ranks = *ranks_->tensor;
+  auto* const all = static_cast<float*>(x.data);
+  const int64_t size = rows * x.width, most = ranks.room_bytes() / int64_t{sizeof(float)};
+  for (int64_t at = 0; at < size; at += most) {
+    const int64_t count = std::min(most, size - at);
+    std::copy_n(all + at, count, static_cast<float*>(ranks.room(count * int64_t{sizeof(float)})));
+    cpu::sum(ranks.share(), count, all + at, pool_);
+  }
 }
 
 // Ranks that share heads all count them, each as often. How many columns all have together is summed as well.

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
 #include <utility>
 
 #include "backend/ranks/packed_plan.h"
+#include "base/clock.h"
+#include "base/log.h"
 
 namespace llmb {
 
@@ -43,7 +46,10 @@ class RankedBackend final : public Backend {
       : context_(std::move(context)), patience_ms_(patience_ms), local_(std::move(local)), peers_(std::move(peers)) {}
 
   // Whoever still waits for another one is told to stop.
-  ~RankedBackend() override { context_->ranks->fail(cancelled("rank 0 has ended")); }
+  ~RankedBackend() override {
+    report_waits();
+    context_->ranks->fail(cancelled("rank 0 has ended"));
+  }
 
   Status load(const ModelConfig& config, const LoadOptions& options) override {
     LLMB_RETURN_IF_ERROR(check_ranked_load(config, options, context_->part));
@@ -68,10 +74,17 @@ class RankedBackend final : public Backend {
     } catch (const RankError& e) {
       return e.status();
     }
-    return local_->submit(plan);
+    const Status status = local_->submit(plan);
+    if (status.ok() && num_in_flight_++ == 0) begin_ms_ = clock_.now_ms();
+    return status;
   }
 
-  Status wait(StepOutput* output) override { return local_->wait(output); }
+  Status wait(StepOutput* output) override {
+    const Status status = local_->wait(output);
+    num_in_flight_ = status.ok() ? num_in_flight_ - 1 : 0;
+    if (num_in_flight_ == 0) steps_ms_ += clock_.now_ms() - begin_ms_;
+    return status;
+  }
   AdapterStore* adapters() override { return local_->adapters(); }
   // All ranks together, as if each had what this one measures.
   MachineLimits measure_limits() override {
@@ -82,11 +95,26 @@ class RankedBackend final : public Backend {
   }
 
  private:
+  // How much of the time in which steps ran each rank was idle.
+  void report_waits() const {
+    if (steps_ms_ == 0 || !context_->ranks->failure().ok()) return;
+    std::string shares;
+    for (int rank = 0; rank < context_->part.num_ranks(); ++rank) {
+      const double idle = std::clamp(1 - context_->ranks->busy_ms(rank) / steps_ms_, 0.0, 1.0);
+      shares += (rank == 0 ? "" : ", ") + std::to_string(std::lround(100 * idle)) + " %";
+    }
+    log_info("ranks were idle " + shares + " of the " + std::to_string(std::lround(steps_ms_ / 1e3)) +
+             " s of steps");
+  }
+
   const std::shared_ptr<RankContext> context_;
   const double patience_ms_;
   const std::unique_ptr<Backend> local_;
   const std::unique_ptr<RankPeers> peers_;  // ended before local_, which may wait for them
   BackendInfo info_;
+  const SteadyClock clock_;
+  int num_in_flight_ = 0;
+  double begin_ms_ = 0, steps_ms_ = 0;  // since when a plan is in flight, and how long some were before
 };
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "backend/ranks/step_outputs.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/packed_bytes.h"
+#include "base/shared_ranks.h"
 
 namespace llmb {
 
@@ -67,7 +69,9 @@ void StepOutputs::give(const StepOutput& output, const GivenTokens& given) {
 }
 
 void StepOutputs::take(int64_t num_steps) {
+  const SteadyClock clock;
   std::lock_guard lock(mutex_);
+  SharedRanks::add_wait_ms(clock.now_ms());  // while another thread took them
   for (; num_taken_ < num_steps; ++num_taken_) {
     int64_t size = 0;
     channel_.broadcast(&size, sizeof size, root_);

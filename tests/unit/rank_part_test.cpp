@@ -1,0 +1,80 @@
+// Which part of a model each rank has: parts cover it, and are as even as they may be.
+#include "core/rank_part.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/types.h"
+#include "tests/support/test_rng.h"
+
+namespace llmb::test {
+
+namespace {
+
+ModelConfig config_with(int32_t heads, int32_t kv_heads, int32_t intermediate) {
+  ModelConfig config;
+  config.num_attention_heads = heads;
+  config.num_key_value_heads = kv_heads;
+  config.head_dim = 64;
+  config.intermediate_size = intermediate;
+  config.hidden_size = 64 * heads;
+  config.num_hidden_layers = 4;
+  config.vocab_size = 49152;
+  config.activation.gated = true;
+  return config;
+}
+
+std::vector<ModelShare> shares_of(const ModelConfig& config, int32_t size) {
+  std::vector<ModelShare> shares;
+  for (int32_t rank = 0; rank < size; ++rank) shares.push_back(share_of(config, {rank, size, 1}));
+  return shares;
+}
+
+bool is(const Range& range, int64_t begin, int64_t end) { return range.begin == begin && range.end == end; }
+
+}  // namespace
+
+TEST_CASE("attention and the MLP are each divided evenly: ranks wait for each other behind both") {
+  const auto smollm2 = shares_of(config_with(9, 3, 1536), 2);  // SmolLM2-135M
+  CHECK(is(smollm2[0].q_heads, 0, 4));
+  CHECK(is(smollm2[0].kv_heads, 0, 2));
+  CHECK(is(smollm2[0].mlp, 0, 768));
+  CHECK(is(smollm2[1].q_heads, 4, 9));
+  CHECK(is(smollm2[1].kv_heads, 1, 3));
+  CHECK(is(smollm2[1].mlp, 768, 1536));
+  const auto qwen = shares_of(config_with(14, 2, 4864), 2);  // Qwen2.5-0.5B
+  CHECK(is(qwen[0].q_heads, 0, 7));
+  CHECK(is(qwen[0].kv_heads, 0, 1));
+  CHECK(is(qwen[0].mlp, 0, 2432));
+  CHECK(is(qwen[1].kv_heads, 1, 2));
+  const auto shared = shares_of(config_with(8, 2, 512), 4);  // fewer sets of keys and values than ranks
+  CHECK(is(shared[1].q_heads, 2, 4));
+  CHECK(is(shared[1].kv_heads, 0, 1));
+  CHECK(is(shared[2].kv_heads, 1, 2));
+}
+
+TEST_CASE("query heads cover the model once, each with its keys and values, in no more sets than whole groups need") {
+  TestRng rng(3);
+  for (int i = 0; i < 2000; ++i) {
+    const int32_t kv_heads = rng.between(1, 12), group = rng.between(1, 8), size = rng.between(2, 8);
+    const ModelConfig config = config_with(kv_heads * group, kv_heads, 64 * rng.between(8, 60));
+    if (!check_ranks(config, size, 1).ok()) continue;
+    int64_t heads = 0, columns = 0;
+    for (const ModelShare& share : shares_of(config, size)) {
+      CHECK(share.q_heads.begin == heads);
+      CHECK(share.mlp.begin == columns);
+      CHECK(share.q_heads.count() > 0);
+      CHECK(share.mlp.count() > 0);
+      heads = share.q_heads.end;
+      columns = share.mlp.end;
+      CHECK(is(share.kv_heads, share.q_heads.begin / group, ceil_div(share.q_heads.end, int64_t{group})));
+      CHECK(share.kv_heads.count() <= ceil_div(kv_heads, size));
+    }
+    CHECK(heads == config.num_attention_heads);
+    CHECK(columns == config.intermediate_size);
+  }
+}
+
+}  // namespace llmb::test
