@@ -1,6 +1,6 @@
-// Keys and values as int8: tiles arrive as bytes, half as many as of T, and every thread widens what it copied itself
-// where it lies. The numbers are exact in T, so products are of the stored integers; scores are multiplied by the scale
-// of their key, and numerators, before they are rounded to T, by that of their value.
+// Keys and values as int8: tiles arrive as bytes, half as many as of T, and are widened. The numbers are exact in T, so
+// products are of the stored integers; scores are multiplied by the scale of their key, and numerators, before they are
+// rounded to T, by that of their value.
 #pragma once
 
 #include <type_traits>
@@ -13,19 +13,33 @@ namespace llmb::cuda::attention {
 template <class KV>
 constexpr bool kHasScales = std::is_same_v<KV, int8_t>;
 
-// Four numbers as two pairs of T. Bytes without their sign become the lowest bits of floats from 2^23 on.
+// Numbers of T.
+struct EvenOdd {
+  uint32_t even, odd;  // of bytes 0 and 2, and 1 and 3
+};
+
+// The four bytes of a word as numbers of T, exactly: as the lowest bits of numbers whose last bit is worth 1.
 template <class T>
-__device__ __forceinline__ void widen_four(uint32_t bytes, uint32_t* pairs) {
-  const uint32_t raised = bytes ^ 0x80808080u;
-  float x[4];
-#pragma unroll
-  for (uint32_t i = 0; i < 4; ++i)
-    x[i] = __uint_as_float(__byte_perm(raised, 0x4B000000u, 0x7440u + i)) - (8388608.0f + 128.0f);
-  pairs[0] = pack_two(x[0], x[1], T());
-  pairs[1] = pack_two(x[2], x[3], T());
+__device__ __forceinline__ EvenOdd widen_four(uint32_t bytes) {
+  if constexpr (std::is_same_v<T, __half>) {  // without its sign, from 1024 on
+    const auto widen = [&](uint32_t selector) {
+      const uint32_t number = __byte_perm(bytes ^ 0x80808080u, 0x64646464u, selector), base = 0x64806480u;
+      return bits_of(__hsub2(reinterpret_cast<const __half2&>(number), reinterpret_cast<const __half2&>(base)));
+    };
+    return {widen(0x4240), widen(0x4341)};
+  } else {  // seven bits from 128 on; where the sign is set, 128 more are taken from it
+    const auto widen = [](uint32_t two) {
+      const uint32_t number = ptx::and_or(two, 0x007F007Fu, 0x43004300u);
+      const uint32_t base = ptx::and_or(two, 0x00800080u, 0x43004300u);
+      return bits_of(
+          __hsub2(reinterpret_cast<const __nv_bfloat162&>(number), reinterpret_cast<const __nv_bfloat162&>(base)));
+    };
+    return {widen(bytes), widen(bytes >> 8)};
+  }
 }
 
-// Widens what copy_positions() of the same arguments has brought of int8. REQUIRES: this thread's copies have landed.
+// Widens where it lies what this thread's copy_positions() of the same arguments has brought of int8. REQUIRES: the
+// copies have landed.
 template <class T, int kDim, int kRows, int kCopiers, int kPools>
 __device__ void widen_positions(int copier, T* const (&tiles)[kPools]) {
   using Plan = CopyPlan<kDim, kRows, kCopiers>;
@@ -39,10 +53,10 @@ __device__ void widen_positions(int copier, T* const (&tiles)[kPools]) {
 #pragma unroll
     for (int pool = 0; pool < kPools; ++pool) {
       const uint2 bytes = *reinterpret_cast<const uint2*>(tiles[pool] + at);
-      uint32_t pairs[4];
-      widen_four<T>(bytes.x, pairs);
-      widen_four<T>(bytes.y, pairs + 2);
-      *reinterpret_cast<uint4*>(tiles[pool] + at) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      const EvenOdd first = widen_four<T>(bytes.x), second = widen_four<T>(bytes.y);
+      *reinterpret_cast<uint4*>(tiles[pool] + at) =
+          make_uint4(__byte_perm(first.even, first.odd, 0x5410), __byte_perm(first.even, first.odd, 0x7632),
+                     __byte_perm(second.even, second.odd, 0x5410), __byte_perm(second.even, second.odd, 0x7632));
     }
   }
 }

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads, 2) paged_attention_kernel(const Args
   BlockState* state = reinterpret_cast<BlockState*>(dynamic_shared<char>() + K::kTileBytes);
   const AttentionItem& item = state->item;
   for (bool more = next_item(args, true, state); more; more = next_item(args, false, state)) {
-    if (item.num_rows <= AttentionTiling::kSmallRows && !args.deterministic) {
+    if (item.num_rows <= AttentionTiling::kSmallRows && !args.deterministic && K::Few::Tiles::takes(args)) {
       typename K::Few(args, *state, shared).run();
     } else if (item.num_rows <= K::Tall::kRows || K::kRowBlocks == 1) {
       typename K::Tall(args, state, shared).run();

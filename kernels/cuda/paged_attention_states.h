@@ -92,24 +92,31 @@ struct RowState {
   float2 values[kDim / 8];
 };
 
-template <int kDim, class T>
+// Reads a lane's part of a row's values as write_states() has them.
+template <int kDim>
+struct ReadPairs {
+  __device__ void operator()(const float* row, int head_dim, float2 (&values)[kDim / 8]) const {
+    const int pair = threadIdx.x % 4 * 2, last = head_dim - 8;
+#pragma unroll
+    for (int c = 0; c < kDim / 8; ++c)  // past head_dim, where nobody reads results: its last eight columns again
+      values[c] = __ldcg(reinterpret_cast<const float2*>(row + min(8 * c, last) + pair));
+  }
+};
+
+template <int kDim, class Read, class T>
 __device__ __forceinline__ RowState<kDim> read_state(const Args<T>& args, int64_t state) {
-  const int lane = threadIdx.x % 32, last = args.head_dim - 8;
   const float* stats = args.work.shared.stats + state * kStateStats;
   RowState<kDim> row;
   row.max = __ldcg(stats + 4);
-  row.sum = __ldcg(stats + lane % 4);
-  const float* from = args.work.shared.values + state * args.head_dim + lane % 4 * 2;
-#pragma unroll
-  for (int c = 0; c < kDim / 8; ++c)  // past head_dim, where nobody reads results: its last eight columns again
-    row.values[c] = __ldcg(reinterpret_cast<const float2*>(from + min(8 * c, last)));
+  row.sum = __ldcg(stats + threadIdx.x % 4);
+  Read()(args.work.shared.values + state * args.head_dim, args.head_dim, row.values);
   return row;
 }
 
 // The reverse of write_states, of an item that continues_states(): every kStep-th piece from `first_piece` on, merged
-// in order. The first is taken as it is. A piece's numbers are all asked for before any of them is used: one after the
-// other their loads took longer than the attention that they spare.
-template <class T, int kDim, int kStep = 1>
+// in order; Read says which of a row's values are this lane's. The first is taken as it is. A piece's numbers are all
+// asked for before any of them is used: one after the other their loads took longer than the attention that they spare.
+template <class T, int kDim, int kStep = 1, class Read = ReadPairs<kDim>>
 __device__ void load_states(const Args<T>& args, const AttentionItem& item, int first_row, OnlineRows* online,
                             float (&values)[kDim / 8][4], int first_piece = 0) {
   constexpr int kRows = kDim > 128 ? 1 : 2;  // at once, as registers allow
@@ -123,7 +130,8 @@ __device__ void load_states(const Args<T>& args, const AttentionItem& item, int 
     for (int piece = first_piece; piece < item.shared.num_pieces; piece += kStep) {
       RowState<kDim> row[kRows];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) row[r] = read_state<kDim>(args, state[r] + int64_t{piece} * item.shared.stride);
+      for (int r = 0; r < kRows; ++r)
+        row[r] = read_state<kDim, Read>(args, state[r] + int64_t{piece} * item.shared.stride);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const int h = first + r;

@@ -12,7 +12,7 @@ struct Tile {
   static_assert(kDim % 16 == 0);
   static constexpr int kChunks = kDim / 8;
   static constexpr int kSpread = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : 2;
-  static constexpr int kPaddedChunks = kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;  // a power of two
+  static constexpr int kPaddedChunks = kChunks <= 4 ? 4 : kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;  // a power of two
   static constexpr int kRowShift = kSpread == 8 ? 0 : kSpread == 4 ? 1 : 2;
 
   // A row's chunk numbers are xored with this; the same for rows 8 apart.
