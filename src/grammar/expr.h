@@ -132,11 +132,11 @@ class ExprArena {
   }
   // The same as several expressions, of which there are few in all, however many unions of them occur.
   void next_parts(ExprId e, int32_t byte_class, std::vector<ExprId>* parts);
-  // `e` without the upper limits of what is repeated at its beginning, or at those of its members where these are few, and
-  // with less in place of high lower ones.
+  // `e` without the limits of what is repeated at its beginning, or at those of its members where these are few: upper ones
+  // of at least least_upper times, and lower ones of more than most_needed, in whose place there are so many.
   // *num_bytes is set to how long beginnings may be for both to agree on them: which go on, and which are whole.
-  // Unlimited where there was none.
-  ExprId without_limits(ExprId e, int32_t* num_bytes);
+  // Unlimited where there was none. Never less than min(least_upper, most_needed - 1).
+  ExprId without_limits(ExprId e, int32_t least_upper, int32_t most_needed, int32_t* num_bytes);
   // The same text for the same expression in every arena; "" where it has calls or many parts.
   std::string written(ExprId e) const;
   // Calls that strings of e begin with. Valid until the next call of a member.
@@ -177,7 +177,7 @@ class ExprArena {
   void try_walk(std::span<const ExprId> bodies);
   void try_paths(ExprId body);
   bool write(ExprId e, int32_t* num_left, std::string* out) const;
-  ExprId sequence_without_limits(ExprId e, int32_t* num_bytes);
+  ExprId sequence_without_limits(ExprId e, int32_t least_upper, int32_t most_needed, int32_t* num_bytes);
   ExprId derive(ExprId e, int32_t byte_class);
   ExprId derive_now(ExprId e, int32_t byte_class);
   ExprId derive_sequence(Node node, int32_t byte_class);

@@ -67,7 +67,7 @@ ExprId ExprArena::derive_sequence(Node node, int32_t byte_class) {
 }
 
 std::string ExprArena::written(ExprId e) const {
-  constexpr int32_t kMaxParts = 96;
+  constexpr int32_t kMaxParts = 512;  // the text of a JSON string has 97
   int32_t num_left = kMaxParts;
   std::string text;
   return write(e, &num_left, &text) ? text : "";
@@ -80,7 +80,11 @@ bool ExprArena::write(ExprId e, int32_t* num_left, std::string* out) const {
   *out += static_cast<char>('a' + static_cast<int>(node.kind));
   switch (node.kind) {
     case Kind::kBytes:
-      *out += sets_[node.a].to_string<char, std::char_traits<char>, std::allocator<char>>();
+      for (size_t byte = 0; byte < 256; byte += 8) {
+        char bits = 0;
+        for (size_t bit = 0; bit < 8; ++bit) bits = static_cast<char>(bits | sets_[node.a].test(byte + bit) << bit);
+        *out += bits;
+      }
       return true;
     case Kind::kConcat:
       return write(node.a, num_left, out) && write(node.b, num_left, out);
@@ -108,17 +112,17 @@ bool ExprArena::write(ExprId e, int32_t* num_left, std::string* out) const {
 }
 
 // Each time that something is repeated takes a byte at least.
-ExprId ExprArena::without_limits(ExprId e, int32_t* num_bytes) {
+ExprId ExprArena::without_limits(ExprId e, int32_t least_upper, int32_t most_needed, int32_t* num_bytes) {
   constexpr size_t kMaxMembers = 8;
   if (nodes_[e].kind != Kind::kEither || members(nodes_[e]).size() > kMaxMembers)
-    return sequence_without_limits(e, num_bytes);
+    return sequence_without_limits(e, least_upper, most_needed, num_bytes);
   const auto all = members(nodes_[e]);
   std::vector<ExprId> list(all.begin(), all.end());
   *num_bytes = INT32_MAX;
   bool is_changed = false;
   for (ExprId& member : list) {
     int32_t limit = 0;
-    const ExprId free = sequence_without_limits(member, &limit);
+    const ExprId free = sequence_without_limits(member, least_upper, most_needed, &limit);
     is_changed |= free != member;
     member = free;
     *num_bytes = std::min(*num_bytes, limit);
@@ -126,15 +130,16 @@ ExprId ExprArena::without_limits(ExprId e, int32_t* num_bytes) {
   return is_changed ? either(std::move(list)) : e;
 }
 
-ExprId ExprArena::sequence_without_limits(ExprId e, int32_t* num_bytes) {
-  constexpr int kMaxParts = 8;         // of a sequence: the limits behind them stay
-  constexpr int32_t kMostNeeded = 32;  // times, of which there must be more: fewer bytes do not come to the end
+ExprId ExprArena::sequence_without_limits(ExprId e, int32_t least_upper, int32_t most_needed, int32_t* num_bytes) {
+  constexpr int kMaxParts = 8;  // of a sequence: the limits behind them stay
   const Node node = nodes_[e];
   *num_bytes = INT32_MAX;
-  if (node.kind == Kind::kRepeat && (node.c != kUnlimited || node.b > kMostNeeded)) {
-    if (node.c != kUnlimited) *num_bytes = node.c;
-    if (node.b > kMostNeeded) *num_bytes = std::min(*num_bytes, kMostNeeded - 1);
-    return repeat(node.a, std::min(node.b, kMostNeeded), kUnlimited);
+  if (node.kind == Kind::kRepeat) {
+    const bool has_upper = node.c != kUnlimited && node.c >= least_upper, needs_many = node.b > most_needed;
+    if (!has_upper && !needs_many) return e;
+    if (has_upper) *num_bytes = node.c;
+    if (needs_many) *num_bytes = std::min(*num_bytes, most_needed - 1);
+    return repeat(node.a, needs_many ? most_needed : node.b, has_upper ? kUnlimited : node.c);
   }
   if (node.kind != Kind::kConcat) return e;
   std::vector<ExprId> parts;
@@ -144,7 +149,7 @@ ExprId ExprArena::sequence_without_limits(ExprId e, int32_t* num_bytes) {
   bool is_changed = false;
   for (ExprId& part : parts) {
     int32_t limit = 0;
-    const ExprId free = sequence_without_limits(part, &limit);
+    const ExprId free = sequence_without_limits(part, least_upper, most_needed, &limit);
     is_changed |= free != part;
     part = free;
     *num_bytes = std::min(*num_bytes, limit);

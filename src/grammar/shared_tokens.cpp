@@ -16,4 +16,9 @@ void SharedTokens::add(const std::string& written, std::shared_ptr<const ExprTok
   if (tokens_.emplace(written, std::move(tokens)).second) num_bytes_ += num_bytes;
 }
 
+size_t SharedTokens::size() const {
+  const std::lock_guard lock(mutex_);
+  return tokens_.size();
+}
+
 }  // namespace llmb::grammar

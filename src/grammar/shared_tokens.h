@@ -30,6 +30,7 @@ class SharedTokens {
  public:
   std::shared_ptr<const ExprTokens> find(const std::string& written) const;
   void add(const std::string& written, std::shared_ptr<const ExprTokens> tokens);
+  size_t size() const;
 
  private:
   mutable std::mutex mutex_;

@@ -115,15 +115,14 @@ bool TokenMasks::find_near(ExprId expr, ExprTokens* tokens) {
 
 ExprTokens TokenMasks::find_limited_tokens(ExprId expr, ExprId without_limits, int32_t num_bytes) {
   ExprTokens found;
-  const ExprTokens& free = tokens_of(without_limits);  // valid until the next call
-  if (num_bytes >= vocabulary_.max_depth()) return free;
+  const std::shared_ptr<const ExprTokens> free = tokens_of(without_limits);
   num_bytes = std::min(num_bytes, kMaxShortBytes);
-  std::copy_if(free.ends.begin(), free.ends.end(), std::back_inserter(found.ends),
+  std::copy_if(free->ends.begin(), free->ends.end(), std::back_inserter(found.ends),
                [&](int32_t node) { return vocabulary_.depth(node) <= num_bytes; });
-  found.bits = free.bits;
+  found.bits = free->bits;
   const Mask& shorter = vocabulary_.tokens_up_to(num_bytes);
   for (size_t i = 0; i < found.bits.size(); ++i) found.bits[i] &= shorter[i];
-  for (const TokenId token : free.few)
+  for (const TokenId token : free->few)
     if (is_allowed(shorter, token)) found.few.push_back(token);
   add(collect(expr, num_bytes), &found);
   return found;
@@ -132,8 +131,9 @@ ExprTokens TokenMasks::find_limited_tokens(ExprId expr, ExprId without_limits, i
 ExprTokens TokenMasks::find_tokens(ExprId expr, int64_t* num_nodes) {
   // Behind so many bytes tokens are walked one by one: most tokens are shorter, or at least some are.
   constexpr int32_t kMostTokens = 16, kWorthwhile = 4;
+  constexpr int32_t kMostNeeded = 32;  // times, of which there must be more: fewer bytes do not come to the end
   int32_t num_bytes = 0;
-  const ExprId without_limits = arena_.without_limits(expr, &num_bytes);
+  const ExprId without_limits = arena_.without_limits(expr, /*least_upper=*/0, kMostNeeded, &num_bytes);
   const bool may_be_limited = without_limits != expr && num_bytes >= kWorthwhile;
   if (may_be_limited && num_bytes >= kMostTokens) return find_limited_tokens(expr, without_limits, num_bytes);
   ExprTokens found;
@@ -153,22 +153,33 @@ void TokenMasks::note_near(ExprId expr, const std::shared_ptr<const ExprTokens>&
   near_.push_back({expr, tokens, num_nodes});
 }
 
-const ExprTokens& TokenMasks::tokens_of(ExprId expr) {
-  if (const auto known = by_expr_.find(expr); known != by_expr_.end()) return *known->second;
+std::shared_ptr<const ExprTokens> TokenMasks::find_or_share_tokens(ExprId expr) {
   std::string written = arena_.written(expr);
   if (!written.empty() && !needs_ends_) written += "without ends";
-  auto found = written.empty() ? nullptr : vocabulary_.shared_tokens().find(written);
-  if (found == nullptr) {
-    int64_t num_nodes = 0;
-    ExprTokens tokens = find_tokens(expr, &num_nodes);
-    if (by_expr_bytes_ > kMaxExprBytes) by_expr_.clear(), by_expr_bytes_ = 0;
-    by_expr_bytes_ += tokens.num_bytes();
-    found = std::make_shared<const ExprTokens>(std::move(tokens));
-    note_near(expr, found, num_nodes);
-    // A few tokens are found again as fast, so they are not shared.
-    if (!written.empty() && !found->bits.empty()) vocabulary_.shared_tokens().add(written, found);
-  }
-  return *by_expr_.emplace(expr, std::move(found)).first->second;
+  if (!written.empty())
+    if (auto shared = vocabulary_.shared_tokens().find(written)) return shared;
+  int64_t num_nodes = 0;
+  ExprTokens tokens = find_tokens(expr, &num_nodes);
+  if (by_expr_bytes_ > kMaxExprBytes) by_expr_.clear(), by_expr_bytes_ = 0;
+  by_expr_bytes_ += tokens.num_bytes();
+  const auto found = std::make_shared<const ExprTokens>(std::move(tokens));
+  note_near(expr, found, num_nodes);
+  // A few tokens are found again as fast, so they are not shared.
+  constexpr size_t kMany = 64;
+  if (!written.empty() && (!found->bits.empty() || found->few.size() >= kMany)) vocabulary_.shared_tokens().add(written, found);
+  return found;
+}
+
+// Limits that no token reaches say nothing about tokens.
+std::shared_ptr<const ExprTokens> TokenMasks::tokens_of(ExprId expr) {
+  if (const auto known = by_expr_.find(expr); known != by_expr_.end()) return known->second;
+  const int32_t longest = vocabulary_.max_depth();
+  int32_t num_bytes = 0;
+  const ExprId with_near_limits = arena_.without_limits(expr, longest, longest + 1, &num_bytes);
+  if (with_near_limits != expr) return tokens_of(with_near_limits);
+  auto found = find_or_share_tokens(expr);
+  by_expr_.emplace(expr, found);
+  return found;
 }
 
 std::shared_ptr<const Mask> TokenMasks::mask(const Configuration& configuration) {
@@ -177,7 +188,8 @@ std::shared_ptr<const Mask> TokenMasks::mask(const Configuration& configuration)
   const MatcherState state = matcher_.load(configuration);
   const std::vector<Item> items(matcher_.items(state).begin(), matcher_.items(state).end());
   for (const Item& item : items) {
-    const ExprTokens& tokens = tokens_of(item.expr);
+    const std::shared_ptr<const ExprTokens> found = tokens_of(item.expr);
+    const ExprTokens& tokens = *found;
     for (size_t i = 0; i < tokens.bits.size(); ++i) (*mask)[i] |= tokens.bits[i];
     for (const TokenId token : tokens.few) set_bit(mask.get(), token);
     if (tokens.ends.empty()) continue;

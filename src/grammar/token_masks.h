@@ -31,7 +31,8 @@ class TokenMasks {
   void forget();
 
  private:
-  const ExprTokens& tokens_of(ExprId expr);
+  std::shared_ptr<const ExprTokens> tokens_of(ExprId expr);
+  std::shared_ptr<const ExprTokens> find_or_share_tokens(ExprId expr);
   ExprTokens find_tokens(ExprId expr, int64_t* num_nodes);
   void note_near(ExprId expr, const std::shared_ptr<const ExprTokens>& tokens, int64_t num_nodes);
   // A repetition with a limit has the short tokens of the same repetition without one.

@@ -84,7 +84,8 @@ Written random_expression(TestRng& rng, int depth) {
     Written part = random_leaf(rng);
     if (depth > 0 && rng.chance(0.25)) part = random_expression(rng, depth - 1);
     part.text = "(?:" + part.text + ")";
-    const int min = rng.between(0, 2), max = rng.between(2, 24);
+    const int min = rng.chance(0.15) ? rng.between(15, 30) : rng.between(0, 2);  // tokens have up to 20 bytes
+    const int max = std::max(min, rng.between(2, 40));
     const int kind = rng.between(0, 4);
     if (kind < 4) {
       const int least = kind == 0 ? 0 : kind == 1 ? 1 : min, most = kind == 2 ? max : -1;

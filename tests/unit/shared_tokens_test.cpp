@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/step_plan.h"
 #include "grammar/expr.h"
 #include "grammar/grammar_constraint.h"
 #include "grammar/json_schema.h"
@@ -64,6 +65,29 @@ TEST_CASE("schemas over one vocabulary share what they allow in strings, and get
       }
     }
   }
+}
+
+TEST_CASE("strings of schemas with other names are looked up once, whatever is missing of a limit that no token reaches") {
+  const auto vocabulary = pairs_vocabulary();
+  const auto follow = [&](const std::string& name, const std::string& limits, const std::string& text) {
+    const std::string schema = R"({"type": "object", "properties": {")" + name + R"(": {"type": "string")" + limits +
+                               R"(}}, "required": [")" + name + R"("]})";
+    const auto constraint = *make_constraint(*json_schema_rules(schema), vocabulary);
+    const auto state = constraint->start();
+    for (const char c : R"({")" + name + R"(": ")" + text) {
+      REQUIRE(is_allowed(state->allowed(), static_cast<TokenId>(c)));
+      state->advance(static_cast<TokenId>(c));
+    }
+    CHECK(is_allowed(state->allowed(), static_cast<TokenId>('"')) == limits.empty());
+    return vocabulary->shared_tokens().size();
+  };
+  const size_t num_plain = follow("first", "", "text");
+  CHECK(num_plain > 0);
+  CHECK(follow("second", "", "another text") == num_plain);
+  const size_t num_limited = follow("third", R"(, "minLength": 480)", "t");
+  CHECK(num_limited > num_plain);
+  CHECK(follow("fourth", R"(, "minLength": 480)", "some text") == num_limited);
+  CHECK(follow("fifth", R"(, "minLength": 200, "maxLength": 900)", "longer") == num_limited);
 }
 
 TEST_CASE("what is added is found; the first stays") {
