@@ -41,7 +41,7 @@ def write_rows(path, count):
             file.write(json.dumps(line) + "\n")
 
 
-def metric_of_run(name, command, directory):
+def metrics_of_run(command, directory):
     metrics = os.path.join(directory, "metrics.jsonl")
     if os.path.exists(metrics):
         os.remove(metrics)
@@ -50,7 +50,7 @@ def metric_of_run(name, command, directory):
     if result.returncode != 0:
         sys.exit(" ".join(command) + "\n" + result.stderr)
     with open(metrics) as file:
-        return json.loads(file.read())[name]
+        return json.loads(file.read())
 
 
 def main():
@@ -71,7 +71,7 @@ def main():
         divided = command + ["--" + options.flag, str(options.workers)]
         for i in range(options.pairs):
             order = [command, divided] if i % 2 == 0 else [divided, command]
-            times = {len(run): metric_of_run("duration", run, directory) for run in order}
+            times = {len(run): metrics_of_run(run, directory)["duration"] for run in order}
             ratios.append(times[len(command)] / times[len(divided)])
             print(f"{times[len(command)]:.2f} s, {options.flag} {times[len(divided)]:.2f} s: {ratios[-1]:.3f}", flush=True)
     print(f"one process / {options.flag}:", median_of_ratios(ratios))
