@@ -2,12 +2,13 @@
 """Times workers, or ranks, of one core each against one process of as many cores, in pairs that take turns:
 
     make && tools/time_workers.py [--build build] [--pairs 11] [--workers 2] [--rows 192]
-    make && tools/time_workers.py --flag tensor-parallel-size --rows 64
+    make && tools/time_workers.py --flag tensor-parallel-size --rows 64 [--max-tokens 24]
 
 Prints one process's seconds by theirs, each run's without loading: above 1 they are faster. Bars: 0.98 for workers, 0.9 for ranks.
 The rows are groups of prompts with a beginning in common and answers of uneven length, over a shape of data/shapes with random weights.
 Quiet machines only. 7 pairs of 192 rows on two cores: a Xeon (Emerald Rapids), 2026-11-24: 1.100 [0.850, 1.253]; an AMD EPYC
-7003, 2026-11-26: 1.033 [1.001, 1.246]. Two tensor-parallel ranks there, 3 pairs of 64 rows: 0.749 [0.732, 0.757].
+7003, 2026-11-26: 1.033 [1.001, 1.246]. Two tensor-parallel ranks there, 64 rows, beside a program of far lower priority:
+SmolLM2-135M, 24 tokens a row, 5 pairs: 0.993 [0.801, 1.007]; Qwen2.5-0.5B, 10 tokens a row, 2 pairs: 0.911 and 1.121.
 """
 import argparse
 import json
@@ -29,15 +30,15 @@ def median_of_ratios(ratios):
     return f"{statistics.median(values):.3f} [{values[low]:.3f}, {values[high]:.3f}] of {n}"
 
 
-def write_rows(path, count):
+def write_rows(path, count, max_tokens=0):
     rng = random.Random(1)
     tokens = lambda n: [rng.randrange(1000, 40000) for _ in range(n)]
     with open(path, "w") as file:
         for i in range(count):
             if i % 12 == 0:
                 beginning = tokens(120)
-            line = {"prompt_token_ids": beginning + tokens(40), "max_tokens": rng.randrange(16, 96), "ignore_eos": True,
-                    "temperature": 0}
+            prompt, length = beginning + tokens(40), rng.randrange(16, 96)
+            line = {"prompt_token_ids": prompt, "max_tokens": max_tokens or length, "ignore_eos": True, "temperature": 0}
             file.write(json.dumps(line) + "\n")
 
 
@@ -61,11 +62,12 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--flag", default="workers", help="or tensor-parallel-size or pipeline-parallel-size")
     parser.add_argument("--rows", type=int, default=192)
+    parser.add_argument("--max-tokens", type=int, default=0, help="of every answer; 0: 16 to 95")
     options = parser.parse_args()
     ratios = []
     with tempfile.TemporaryDirectory() as directory:
         rows, output = os.path.join(directory, "in.jsonl"), os.path.join(directory, "out.jsonl")
-        write_rows(rows, options.rows)
+        write_rows(rows, options.rows, options.max_tokens)
         command = [os.path.join(options.build, "llm-batch"), "-m", os.path.join(ROOT, "data/shapes", options.shape),
                    "--load-format", "dummy", rows, "-o", output, "--threads", str(options.workers)]
         divided = command + ["--" + options.flag, str(options.workers)]
