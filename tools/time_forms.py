@@ -3,18 +3,18 @@
 
     make && tools/time_forms.py TOKENIZER_DIR [--build build] [--pairs 7] [--rows 64] [--schemas 64]
 
-Prints how long a step takes with a form, by how long it takes without (the median gap between the tokens of a row; bar: 1.05),
-and the same of all steps behind the prompts with what the device waits for in between, which are fewer with a form.
-The model is a shape of data/shapes with random weights, in int8, with the vocabulary of TOKENIZER_DIR (Qwen2.5's, for
-instance). All rows run at once and end together: a form's text is longer than what may be answered. It begins with few
-tokens that the form leaves no choice of: these are computed with others, so steps that have some are wider, which is no cost of
-forms. Quiet machines only.
+Prints how long a step takes with a form, by how long it takes without (the median gap between the tokens of a row;
+bar: 1.05), and the same of all steps behind the prompts with what the device waits for in between, which are fewer
+with a form. The model is a shape of data/shapes with random weights, in int8, with the vocabulary of TOKENIZER_DIR
+(Qwen2.5's, for instance). All rows run at once and end together: a form's text is longer than what may be answered.
+It begins with few tokens that the form leaves no choice of: these are computed with others, so steps that have some
+are wider, which is no cost of forms. Quiet machines only.
 
-2026-11-26, two cores of an AMD EPYC 7003 whose speed changed between runs: a step 0.978 [0.894, 1.114], all steps 0.991 [0.903,
-1.110] of 11 pairs, so 1.05 is not resolved from noise. By count: the device waits 3.9 ms between two steps of 545 (median of 11),
-and of 9,000 samples of the processor in steps 16 are in masks. Before strings of different schemas shared what they allow, it
-waited some 50 ms: rows of 64 schemas on the ledger device, 24 tokens each, needed 1.47 s between steps and need 0.18, with 96
-tokens 3.09 and 0.58 (other work beside it; same records).
+2026-11-26, two cores of an AMD EPYC 7003 whose speed changed between runs: a step 0.978 [0.894, 1.114], all steps
+0.991 [0.903, 1.110] of 11 pairs, so 1.05 is not resolved from noise. By count: the device waits 3.9 ms between two
+steps of 545 (median of 11), and of 9,000 samples of the processor in steps 16 are in masks. Before strings of
+different schemas shared what they allow, it waited some 50 ms: rows of 64 schemas on the ledger device, 24 tokens
+each, needed 1.47 s between steps and need 0.18, with 96 tokens 3.09 and 0.58 (other work beside it; same records).
 """
 import argparse
 import json

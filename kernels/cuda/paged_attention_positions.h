@@ -76,7 +76,7 @@ class PositionAttention {
   static constexpr int kEights = kStrip / 8;
   static constexpr int kBatch = 32 / kEights;  // strips whose pool rows the lanes hold
 
-  // Of the strip whose keys are in the stage: its keys' scales, then its values'.
+  // Scales of the strip whose keys are in the stage: its keys', then its values'.
   __device__ float* scales_of(int stage) const {
     return reinterpret_cast<float*>(reinterpret_cast<char*>(shared_) + kTileBytes) +
            2 * (warp_ * kStages + stage) * kStrip;

@@ -130,7 +130,7 @@ struct Strip<T, int8_t, kDim> {
     }
   }
 
-  // Of 16 channels the first block of results has the even ones, the second the odd ones.
+  // The first block of results has the even ones of 16 channels, the second the odd ones.
   static __device__ void add_values(const T* shared, int tile, int lane, const uint32_t (&p)[kPositions / 16][4],
                                     float (&values)[kDim / 8][4]) {
     const LaneOffset<kUnits> at = value_offset<kUnits>(tile, lane);
