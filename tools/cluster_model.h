@@ -1,4 +1,4 @@
-// What a cluster makes of a workload in the long run, by the step model (step_model.h): all requests have the same
+// Predicts the rate of a cluster at a workload in the long run, by the step model (step_model.h): all requests have the same
 // lengths, and there are always more of them. Each step computes a token of every running request, and as many prompt
 // tokens as it takes to replace those that end.
 #pragma once

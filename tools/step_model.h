@@ -66,12 +66,12 @@ class StepModel {
             const RankGrid& grid)
       : model_(model), precision_(precision), device_(device), link_(link), grid_(grid) {}
 
-  // Of the whole model.
+  // For the whole model.
   double weight_bytes() const {
     const double layers = static_cast<double>(model_.num_layers) * (attention_weights() + mlp_weights(all_experts()));
     return precision_.weight_bytes * (layers + 2.0 * head_weights());  // the embedding besides
   }
-  // Of a token in all layers; ranks beyond the sets of keys and values have copies of these.
+  // For a token in all layers; ranks beyond the sets of keys and values have copies of these.
   double kv_bytes_per_token() const {
     const int64_t num_sets = std::max(model_.num_kv_heads, grid_.tensor_size);
     return static_cast<double>(2 * model_.num_layers * num_sets * model_.head_dim) * precision_.kv_bytes;

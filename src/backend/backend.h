@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/status.h"
@@ -13,6 +14,7 @@
 #include "core/kv_layout.h"
 #include "core/model_config.h"
 #include "core/pooling.h"
+#include "core/types.h"
 #include "core/state_layout.h"
 #include "core/step_plan.h"
 
@@ -87,6 +89,7 @@ struct BackendInfo {
   int32_t num_state_slots = 0;          // of layers with a recurrent state; 0: the model has none, nor entries a slot
   int32_t num_snapshots = 0;            // of these slots, that a prefix cache may keep
   int32_t max_idle_blocks = INT32_MAX;  // that a prefix cache should keep: more takes memory that others may need
+  int64_t block_bytes = 0;              // that read_blocks() gives of each; 0: it does not
   double load_ms = 0;
 };
 
@@ -136,6 +139,15 @@ class Backend {
   virtual Status submit(const StepPlan& plan) = 0;
   // Fills `output` for the oldest plan in flight.
   virtual Status wait(StepOutput* output) = 0;
+
+  // Copies blocks of the pool, as bytes that another backend of the same model and layout understands. REQUIRES:
+  // info().block_bytes > 0; no plan in flight writes to them
+  virtual void read_blocks(std::span<const BlockId> /*blocks*/,
+                           std::span<uint8_t> /*bytes*/) {}  // [blocks, info().block_bytes]
+  // Lets blocks of the host's pool hold such bytes, in order with plans: those in flight see what they held before, the
+  // next one sees these. REQUIRES: as read_blocks(); one of the pool's blocks each
+  virtual void write_host_blocks(std::span<const BlockId> /*blocks*/,
+                                 std::span<const uint8_t> /*bytes*/) {}  // [blocks, info().block_bytes]
 
   // After load(). Plans should name adapters only while they are wanted and ready: a step waits for others. null: has none
   virtual AdapterStore* adapters() { return nullptr; }

@@ -192,6 +192,33 @@ void PrefixCache::unwant(NodeId last, int32_t num_nodes) {
   let_go(last);
 }
 
+NodeId PrefixCache::want_computed(int32_t adapter, std::span<const TokenId> tokens, std::vector<HostPlace>* to_fill) {
+  const auto num_nodes = static_cast<int32_t>(static_cast<int64_t>(tokens.size()) / block_size_);
+  const auto first = [&](int32_t group) { return first_seen(windows_[group], num_nodes * block_size_) / block_size_; };
+  size_t num_blocks = 0;  // at most
+  for (int32_t group = 0; group < num_groups(); ++group) num_blocks += static_cast<size_t>(num_nodes - first(group));
+  if (num_nodes == 0 || num_blocks > free_host_.size()) return kNoNode;
+  const std::vector<BlockId> none(windows_.size(), kNoBlock);
+  NodeId last = kNoNode;
+  for (int32_t i = 0; i < num_nodes; ++i) {
+    const NodeId node = insert(last, adapter, tokens.subspan(int64_t{i} * block_size_, block_size_), block_size_, none);
+    hold(node);  // until want() does
+    let_go(std::exchange(last, node));
+  }
+  want(last, num_nodes);
+  let_go(last);
+  NodeId node = last;
+  for (int32_t i = num_nodes - 1; i >= 0; --i, node = parent(node))
+    for (int32_t group = 0; group < num_groups(); ++group) {
+      Kept& here = kept(node, group);
+      if (i < first(group) || block(node, group) != kNoBlock || here.host != kNoBlock) continue;
+      here.host = free_host_.back();
+      free_host_.pop_back();
+      to_fill->push_back({{group, i}, here.host});
+    }
+  return last;
+}
+
 // The block is about to be evicted.
 void PrefixCache::keep(BlockId block) {
   if (!keeps_evicted_ || free_host_.empty()) return;

@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "core/prompt_blocks.h"
 #include "core/step_plan.h"
 #include "core/types.h"
 
@@ -84,6 +85,10 @@ class PrefixCache {
   // `last` is held until it is let go by unwant(), which takes the same.
   void want(NodeId last, int32_t num_nodes);
   void unwant(NodeId last, int32_t num_nodes);
+  // A sequence wants to go on behind `tokens`, whole blocks that were computed elsewhere: as want(), of the node that is
+  // returned. `to_fill` gets the blocks of the host's pool that will hold what is not here, by the time of the next
+  // plan. kNoNode: the host's pool may lack the room, or there is no whole block
+  NodeId want_computed(int32_t adapter, std::span<const TokenId> tokens, std::vector<HostPlace>* to_fill);
   void keep_evicted(bool is_kept) { keeps_evicted_ = is_kept; }  // in the host's pool; at first not
   bool keeps_evicted() const { return keeps_evicted_ && num_host_blocks_ > 0; }
   // The block of the host's pool that holds what the node stands for, or kNoBlock.

@@ -257,6 +257,16 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->check(integer_in(1, 64))
       ->group(group)
       ->option_text("N [1]");
+  app.add_option("--prefill-workers", o.job.num_prefill_workers,
+                 "Compute prompts in P workers, and answers behind them in those of --decode-workers (else 1): long prompts "
+                 "hold up no answer; changes no byte. On the CPU")
+      ->check(integer_in(1, 128))
+      ->group(group)
+      ->option_text("P");
+  app.add_option("--decode-workers", o.job.num_decode_workers, "Compute answers in D workers, prompts in those of --prefill-workers (else 1)")
+      ->check(integer_in(1, 128))
+      ->group(group)
+      ->option_text("D");
   app.add_option("--data-parallel-size", o.job.num_workers, "vLLM's name of --workers")
       ->check(integer_in(1, 256))
       ->group(group)

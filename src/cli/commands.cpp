@@ -31,7 +31,8 @@ const std::vector<CommandText>& command_texts() {
        {},
        {"output", "order", "restart", "retry-errors", "max-errors", "error-file", "no-metrics", "dry-run", "autotune", "metrics",
         "batching", "shard", "shard-by", "done", "workers", "tensor-parallel-size", "pipeline-parallel-size",
-        "data-parallel-size", "schedule", "request-rate", "enable-prefix-caching", "no-enable-prefix-caching"}}};
+        "data-parallel-size", "prefill-workers", "decode-workers", "schedule", "request-rate",
+        "enable-prefix-caching", "no-enable-prefix-caching"}}};
   return kTexts;
 }
 

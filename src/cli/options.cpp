@@ -58,6 +58,20 @@ std::string check_combination(const JobOptions& o) {
   return "";
 }
 
+// Prompts go from worker to worker by way of the pool that swapped blocks have.
+std::string check_apart(const JobOptions& o) {
+  if (o.num_prefill_workers == 0 && o.num_decode_workers == 0) return "";
+  const std::string name = "--prefill-workers and --decode-workers ";
+  if (o.num_workers > 0) return name + "cannot be combined with --workers, which computes whole rows; leave it out";
+  if (o.tensor_parallel_size > 1 || o.pipeline_parallel_size > 1)
+    return name + "cannot be combined with --tensor-parallel-size or --pipeline-parallel-size";
+  if (!o.scheduler.enable_prefix_caching)
+    return name + "need the prefix cache, which finds what was computed; leave out --no-enable-prefix-caching";
+  if (o.scheduler.preemption == PreemptionMode::kRecompute || o.load.swap_space_gib == 0)
+    return name + "need some --swap-space, where prompts arrive, and --preemption auto or swap";
+  return "";
+}
+
 std::string check_autotune(const Options& options) {
   if (!options.autotune) return "";
   if (options.dry_run) return "--autotune and --dry-run cannot be combined";
@@ -193,6 +207,12 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
       options.command == Command::kInspect)
     return parsed;
   if (const Status status = read_texts(options.texts, &o); !status.ok()) return refuse(status.message());
+  if (const std::string problem = check_apart(o); !problem.empty()) return refuse(problem);
+  if (o.num_prefill_workers > 0 || o.num_decode_workers > 0) {  // one of the kind that is not named
+    o.num_prefill_workers = std::max(1, o.num_prefill_workers);
+    o.num_decode_workers = std::max(1, o.num_decode_workers);
+    o.num_workers = o.num_prefill_workers + o.num_decode_workers;
+  }
   if (const std::string problem = check_combination(o); !problem.empty()) return refuse(problem);
   if (const std::string problem = check_autotune(options); !problem.empty()) return refuse(problem);
   if (o.output.retry_errors == "true") o.output.retry_errors = "*";  // the flag alone

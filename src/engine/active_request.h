@@ -1,6 +1,7 @@
 // A request between its admission and its completion: its choices and times as they grow.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "core/completion.h"
+#include "core/prompt_blocks.h"
 #include "core/request.h"
 #include "core/step_plan.h"
 #include "engine/active_beams.h"
@@ -32,10 +34,18 @@ class ActiveRequest {
 
   const Request& request() const { return *request_; }
   int64_t ordinal() const { return ordinal_; }  // place in the input, counted from 0 without gaps
+  double scheduled_ms() const { return scheduled_ms_.value_or(0); }
   bool was_scheduled() const { return scheduled_ms_.has_value(); }
 
   void mark_scheduled(double now_ms) {
     if (!scheduled_ms_) scheduled_ms_ = virtual_token_ms_ > 0 ? 0 : now_ms;
+  }
+
+  // The first step that held it was elsewhere, and so was who had computed tokens of its prompt.
+  void take_over(const PromptBlocks& blocks) {
+    mark_scheduled(blocks.scheduled_ms);
+    num_received_tokens_ = blocks.num_tokens;
+    num_cached_elsewhere_ = blocks.num_cached_tokens;
   }
 
   ActiveChoice& choice(int32_t index) { return choices_[index]; }
@@ -46,7 +56,10 @@ class ActiveRequest {
   void finish_beams(int32_t num_preemptions);
 
   // Prompt tokens that the cache held when a choice began; of choices that share a prompt, the first.
-  void set_cached_tokens(int32_t count) { completion_.latency.num_cached_tokens = virtual_token_ms_ > 0 ? 0 : count; }
+  void set_cached_tokens(int32_t count) {
+    count += num_cached_elsewhere_ - std::min(count, num_received_tokens_);
+    completion_.latency.num_cached_tokens = virtual_token_ms_ > 0 ? 0 : count;
+  }
   void add_cached_tokens(int32_t count) { set_cached_tokens(completion_.latency.num_cached_tokens + count); }
 
   // The next prompt token's.
@@ -79,6 +92,7 @@ class ActiveRequest {
   int32_t num_unfinished_;
   Completion completion_;
   std::optional<double> scheduled_ms_;
+  int32_t num_received_tokens_ = 0, num_cached_elsewhere_ = 0;
   std::vector<float> itl_ms_;
 };
 

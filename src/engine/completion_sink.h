@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/completion.h"
+#include "core/prompt_blocks.h"
 
 namespace llmb {
 
@@ -12,6 +14,7 @@ struct FinishedItem {
   int64_t ordinal = 0;  // of the WorkItem
   Completion completion;
   std::vector<float> itl_ms;  // between one token and the next, for the run's distribution
+  std::shared_ptr<const PromptBlocks> blocks = nullptr;  // where the engine gives them (EngineOptions); null: none
 };
 
 // The engine's thread calls all of it.

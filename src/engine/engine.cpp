@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "engine/prompt_transfer.h"
 #include "engine/swap_cost.h"
 #include "engine/waiting_cost.h"
 
@@ -38,10 +39,6 @@ SchedulerConfig limited(SchedulerConfig config, const BackendInfo& backend) {
     config.allows_trees = false;
   }
   return config;
-}
-
-FinishedItem finished_item(ActiveRequest& active, Completion completion) {
-  return {active.ordinal(), std::move(completion), active.take_itl_ms()};
 }
 
 }  // namespace
@@ -124,7 +121,7 @@ void Engine::admit() {
   admit_ready();
   while (scheduler_.num_waiting() < window && gate_.num_held() < window && !sink_.is_closed()) {
     if (!held_) held_ = source_.next(0);
-    if (!held_ || hold_until_arrival(*held_)) return;
+    if (!held_ || hold_until_arrival(*held_) || lacks_host_room(*held_)) return;
     gate_.put(std::move(*held_));
     held_.reset();
     admit_ready();
@@ -155,6 +152,12 @@ Status Engine::wait_for_event() {
   return {};
 }
 
+// For what was computed elsewhere; those that wait give their part of the host's pool back when they join.
+bool Engine::lacks_host_room(const WorkItem& item) const {
+  return item.blocks && scheduler_.num_waiting() > 0 &&
+         static_cast<int64_t>(item.blocks->places.size()) > scheduler_.num_free_host_blocks();
+}
+
 // Fixes the arrival on the engine's clock; true where it lies in the future.
 bool Engine::hold_until_arrival(WorkItem& item) {
   if (!item.arrival_is_clock_time) {
@@ -181,6 +184,10 @@ void Engine::admit_item(WorkItem item) {
         gate_.end(ended->request(), num_submitted_);
         delete ended;
       });
+  if (item.blocks) {
+    active->take_over(*item.blocks);
+    write_prompt(*item.blocks, std::get<SeqId>(added), scheduler_, backend_);
+  }
   for (int32_t choice = 0; choice < num_choices; ++choice) {
     const SeqId seq = std::get<SeqId>(added) + choice;
     const Request& own = active->request().part(choice);
@@ -202,10 +209,22 @@ void Engine::find_masks() {
   mask_workers_.find(&mask_rows_);
 }
 
+// Where layers have windows a plan ahead may write to blocks that a prompt's end gave back, and that are yet to be read.
+int64_t Engine::max_plans_in_flight() const {
+  const BackendInfo& info = backend_.info();
+  const bool has_windows = info.kv.groups.num_groups() > 1 || info.kv.groups.windows[0] > 0;
+  return options_.gives_blocks && has_windows ? 1 : std::min(kMaxPlansInFlight, info.max_plans_in_flight);
+}
+
+// Whether requests may still join those that wait. One that lacks room may not, before these have run.
+bool Engine::may_fill_batch() const {
+  return more_may_arrive() && !gate_.lacks_room() && !(held_ && lacks_host_room(*held_));
+}
+
 // Gives the device all the steps that it holds and that can be planned by now.
 Status Engine::submit_steps() {
   if (num_submitted_ == num_finished_) find_masks();  // the device waits
-  const int64_t max_in_flight = std::min(kMaxPlansInFlight, backend_.info().max_plans_in_flight);
+  const int64_t max_in_flight = max_plans_in_flight();
   while (num_submitted_ - num_finished_ < max_in_flight) {
     StepPlan& plan = plans_[num_submitted_ % kMaxPlansInFlight];
     if (options_.step_cost != nullptr)
@@ -215,7 +234,7 @@ Status Engine::submit_steps() {
       scheduler_.set_constrained_wait_alone(
           waits_alone_ = waiting_alone_pays(options_.step_cost, host_ms_, scheduler_.num_running(), num_constrained,
                                             waits_alone_.value_or(false)));
-    if (!scheduler_.schedule(clock_.now_ms(), more_may_arrive() && !gate_.lacks_room(), &plan)) return {};
+    if (!scheduler_.schedule(clock_.now_ms(), may_fill_batch(), &plan)) return {};
     const double now_ms = clock_.now_ms();
     host_ms_ += (now_ms - idle_since_ms_ - host_ms_) / 16;
     LLMB_RETURN_IF_ERROR(backend_.submit(plan));
@@ -262,102 +281,13 @@ Status Engine::finish_step() {
     ++facts.num_output_tokens;
   }
   facts.num_input_tokens = num_unsampled_rows(plan);
+  if (options_.gives_blocks) facts.num_input_tokens += std::exchange(facts.num_output_tokens, 0);  // they are for nobody
   num_output_tokens_ += facts.num_output_tokens;
   num_input_tokens_ += facts.num_input_tokens;
   metrics_.add_step(options_.model, plan, facts);
   if (num_finished_ < num_submitted_) begin_step(now_ms);
-  process_output(now_ms);
+  process_output(plan, now_ms);
   return {};
-}
-
-void Engine::process_output(double now_ms) {
-  for (const SequenceUpdate& update : updates_) {
-    const auto at = active_.find(update.seq);
-    if (at == active_.end()) continue;  // a stop string ended it in this very step, before this token
-    if (update.numeric_error) {
-      fail_all(update);
-      continue;
-    }
-    if (update.is_prompt) {
-      at->second->add_prompt_logprobs(output_, update.given);
-      continue;
-    }
-    if (update.num_best > 0) {
-      advance_beams(update, now_ms);
-      continue;
-    }
-    ActiveChoice& choice = at->second->choice(update.choice);
-    if (const Task task = at->second->request().params.task; task == Task::kEmbed || task == Task::kClassify) {
-      if (choice.take_vector(output_, update.given, now_ms)) complete(update, *update.finish);
-      else fail_all(update);
-      continue;
-    }
-    const auto stopped = choice.add_token(output_, update.given, update.stop_token.has_value(), now_ms);
-    // A later token of the step may have ended it for the scheduler.
-    if (stopped && scheduler_.contains(update.seq)) scheduler_.finish(update.seq);
-    // A stop string and the last token allowed may coincide: the stop string is the reason.
-    if (stopped) complete(update, *stopped);
-    else if (update.finish) complete(update, *update.finish);
-  }
-}
-
-void Engine::advance_beams(const SequenceUpdate& update, double now_ms) {
-  const std::shared_ptr<ActiveRequest> active = active_.at(update.seq);
-  ActiveBeams& beams = *active->beams();
-  if (update.choice == 0) active->set_cached_tokens(update.num_cached_tokens);
-  if (!beams.add(update.choice, output_, update.given, update.given + update.num_best)) return;
-  const SeqId first = update.seq - update.choice;
-  if (beams.advance(now_ms)) return scheduler_.fork(first, beams.forks());
-  int32_t num_preemptions = 0;
-  for (SeqId seq = first; seq < first + active->request().params.sampling.num_choices; ++seq) {
-    num_preemptions += scheduler_.num_preemptions(seq);
-    scheduler_.finish(seq);
-    forget(seq);
-  }
-  active->finish_beams(num_preemptions);
-  Completion completion = active->take_completion();
-  sink_.put(finished_item(*active, std::move(completion)));
-}
-
-void Engine::complete(const SequenceUpdate& update, FinishReason reason) {
-  const auto at = active_.find(update.seq);
-  ActiveRequest& active = *at->second;
-  if (update.choice == 0 || !active.request().parts.empty()) active.add_cached_tokens(update.num_cached_tokens);
-  active.add_drafted_tokens(update.num_drafted_tokens, update.num_accepted_tokens);
-  if (active.finish_choice(update.choice, reason, update.stop_token, update.num_preemptions)) {
-    Completion completion = active.take_completion();
-    sink_.put(finished_item(active, std::move(completion)));
-    const SeqId first = update.seq - update.choice;
-    for (SeqId seq = first; seq < first + active.request().params.sampling.num_choices; ++seq) work_.remove(seq);
-  }
-  active_.erase(at);
-}
-
-bool Engine::forget(SeqId seq) {
-  work_.remove(seq);
-  return active_.erase(seq) > 0;
-}
-
-// One choice's error is the request's.
-void Engine::fail_all(const SequenceUpdate& update) {
-  const std::shared_ptr<ActiveRequest> active = active_.at(update.seq);
-  if (update.has_no_choice)
-    put_error(active->ordinal(), active->request(),
-              {"no_token_allowed",
-               "the answer cannot go on: its form, min_tokens and logit_bias leave no token of the vocabulary",
-               std::nullopt});
-  else
-    put_error(active->ordinal(), active->request(),
-              {"numeric_error", "the model's logits held NaN or infinity", std::nullopt});
-  const SeqId first = update.seq - update.choice;
-  for (SeqId seq = first; seq < first + active->request().params.sampling.num_choices; ++seq)
-    if (forget(seq) && scheduler_.contains(seq)) scheduler_.finish(seq);
-}
-
-void Engine::put_error(int64_t ordinal, const Request& request, RequestError error) {
-  Completion completion = completion_for(request);
-  completion.error = std::move(error);
-  sink_.put({ordinal, std::move(completion), {}});
 }
 
 // Drops what never ran, and running requests too where there is no time left for them, or no use.

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "core/model_config.h"
+#include "core/prompt_blocks.h"
 #include "core/step_cost.h"
 #include "core/step_plan.h"
 #include "engine/active_request.h"
@@ -46,6 +47,7 @@ struct EngineOptions {
   ModelConfig model;             // for the figures of steps
   double grace_ms = 30000;       // after an interrupt, how long running requests may take to finish
   int num_threads = 1;           // of the host, for masks
+  bool gives_blocks = false;     // completions are for what their prompts left in the KV cache: FinishedItem::blocks
   double virtual_token_ms = 0;   // > 0: requests' times are counted, not measured (active_request.h)
 };
 
@@ -76,13 +78,18 @@ class Engine {
   void admit_ready();
   void admit_item(WorkItem item);
   bool hold_until_arrival(WorkItem& item);
+  bool lacks_host_room(const WorkItem& item) const;
+  bool may_fill_batch() const;
   Status submit_steps();
+  int64_t max_plans_in_flight() const;
   void find_masks();
   void begin_step(double now_ms);
   Status finish_step();
-  void process_output(double now_ms);
+  void process_output(const StepPlan& plan, double now_ms);
   void advance_beams(const SequenceUpdate& update, double now_ms);
-  void complete(const SequenceUpdate& update, FinishReason reason);
+  void complete(const StepPlan& plan, const SequenceUpdate& update, FinishReason reason);
+  std::shared_ptr<const PromptBlocks> blocks_of(const StepPlan& plan, const SequenceUpdate& update,
+                                                const ActiveRequest& active);
   bool forget(SeqId seq);  // false: it was not active
   void fail_all(const SequenceUpdate& update);
   void put_error(int64_t ordinal, const Request& request, RequestError error);

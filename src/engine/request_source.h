@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "core/prompt_blocks.h"
 #include "core/request.h"
 
 namespace llmb {
@@ -18,6 +19,7 @@ struct WorkItem {
   double arrival_ms = 0;
   bool arrival_is_clock_time = false;
   std::string packed_input;  // the line that it was made of, where another process is to make the request again; else ""
+  std::shared_ptr<const PromptBlocks> blocks = nullptr;  // of the prompt, that were computed elsewhere; null: none
 };
 
 // The engine's thread calls all of it.

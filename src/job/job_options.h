@@ -103,6 +103,8 @@ struct JobOptions {
   uint64_t seed = 0;
   std::string device = "auto";
   int num_workers = 0;  // processes that compute, each with a GPU or a part of the cores; 0: this one computes
+  // The first ones of these compute prompts and the others go on with them; 0 and 0: each computes whole rows.
+  int num_prefill_workers = 0, num_decode_workers = 0;  // together num_workers
   int32_t tensor_parallel_size = 1;    // processes that have a part of each layer of one model,
   int32_t pipeline_parallel_size = 1;  // in so many stages of its layers
   LoadOptions load = {.swap_space_gib = 4};  // but for the model's files and limits, which follow from the other members

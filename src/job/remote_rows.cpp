@@ -11,6 +11,7 @@
 #include <utility>
 #include <variant>
 
+#include "engine/prompt_transfer.h"
 #include "job/packed_request.h"
 
 namespace llmb {
@@ -68,10 +69,16 @@ void RemoteRows::take_row(const RowMessage& row) {
     answer.error = std::move(*error);
     return link_.send(MessageKind::kAnswer, pack_message(answer));
   }
+  auto request = std::move(std::get<std::shared_ptr<Request>>(prepared));
+  if (prompt_block_size_ > 0) request = prompt_request(*request, prompt_block_size_);
+  std::shared_ptr<PromptBlocks> blocks;
+  if (!row.packed_blocks.empty()) {
+    blocks = std::make_shared<PromptBlocks>(unpack_message<PromptBlocks>(row.packed_blocks));
+    blocks->scheduled_ms -= clock_start_ms_;
+  }
   std::lock_guard lock(mutex_);
   has_no_more_ = false;
-  rows_.push_back({row.ordinal, std::move(std::get<std::shared_ptr<Request>>(prepared)),
-                   row.arrival_ms - clock_start_ms_, true, ""});
+  rows_.push_back({row.ordinal, std::move(request), row.arrival_ms - clock_start_ms_, true, "", std::move(blocks)});
   changed_.notify_all();
 }
 
@@ -102,7 +109,18 @@ void RemoteRows::put(FinishedItem item) {
     std::lock_guard lock(mutex_);
     --num_in_engine_;
   }
+  if (prompt_block_size_ > 0) return put_blocks(item);
   link_.send(MessageKind::kAnswer, pack_message(answer_message(item)));
+}
+
+void RemoteRows::put_blocks(const FinishedItem& item) {
+  BlocksMessage message = {item.ordinal, ""};
+  if (item.blocks) {
+    PromptBlocks blocks = *item.blocks;
+    blocks.scheduled_ms += clock_start_ms_;
+    message.packed_blocks = pack_message(blocks);
+  }
+  link_.send(MessageKind::kBlocks, pack_message(message));
 }
 
 }  // namespace llmb

@@ -39,9 +39,15 @@ class JobLink {
 // source's and a sink's.
 class RemoteRows final : public RequestSource, public CompletionSink {
  public:
-  // clock_start_ms: of the engine's clock, on the machine's. The link and this live as long as the process.
-  RemoteRows(JobLink& link, std::shared_ptr<const ModelContext> model, uint64_t seed, double clock_start_ms)
-      : link_(link), model_(std::move(model)), seed_(seed), clock_start_ms_(clock_start_ms) {}
+  // clock_start_ms: of the engine's clock, on the machine's. prompt_block_size: of a worker that computes prompts, which
+  // gives their blocks of so many tokens; 0: rows are answered. The link and this live as long as the process.
+  RemoteRows(JobLink& link, std::shared_ptr<const ModelContext> model, uint64_t seed, double clock_start_ms,
+             int32_t prompt_block_size)
+      : link_(link),
+        model_(std::move(model)),
+        seed_(seed),
+        clock_start_ms_(clock_start_ms),
+        prompt_block_size_(prompt_block_size) {}
 
   void begin();
   const std::atomic<int>& interrupted() const { return interrupted_; }
@@ -59,11 +65,13 @@ class RemoteRows final : public RequestSource, public CompletionSink {
  private:
   void take(const Message& message);
   void take_row(const RowMessage& row);
+  void put_blocks(const FinishedItem& item);
 
   JobLink& link_;
   const std::shared_ptr<const ModelContext> model_;
   const uint64_t seed_;
   const double clock_start_ms_;
+  const int32_t prompt_block_size_;
   std::atomic<int> interrupted_{0};
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

@@ -53,8 +53,14 @@ class RemoteWorker {
     WorkerOptions worker_options;
     if (auto stop = set_up_worker(options_, model_, &worker_options)) return stop;
     worker_options.ranks = rank_options(options_, model_, start_rank_);
+    worker_options.gives_blocks = order.role == WorkerRole::kPrefill;
     Worker worker(std::move(worker_options));
     if (auto stop = worker.load(make_backend)) return stop;
+    if (order.role != WorkerRole::kWhole && worker.info().block_bytes == 0)
+      return JobStop{JobEnd::kOptionRefused,
+                     "`prefill_workers`: a prompt's part of this model cannot be moved to another worker: not where layers "
+                     "have a recurrent state, from ranks, or on a GPU"};
+    if (order.role == WorkerRole::kPrefill) prompt_block_size_ = worker.info().kv.block_size;
     if (const Status status = check_inventory(options_.model, model_.inventory); !status.ok())
       return model_stop(status);
     link_.send(MessageKind::kReady, pack_message(worker.info()));
@@ -71,7 +77,7 @@ class RemoteWorker {
   Status answer_rows(Worker& worker, double watchdog_ms) {
     SteadyClock clock;
     start_ms_ = monotonic_ms();
-    RemoteRows& rows = rows_.emplace(link_, model_.files.context, options_.seed, start_ms_);
+    RemoteRows& rows = rows_.emplace(link_, model_.files.context, options_.seed, start_ms_, prompt_block_size_);
     rows.begin();
     Supervisor supervisor(worker.watch(), rows.interrupted(), 1000 * options_.grace_s, /*leaves_blocked=*/false);
     supervisor.begin_steps(watchdog_ms);
@@ -145,6 +151,7 @@ class RemoteWorker {
   JobModel model_;
   std::optional<RemoteRows> rows_;
   double start_ms_ = 0;
+  int32_t prompt_block_size_ = 0;  // 0: rows are answered
   std::chrono::steady_clock::time_point next_keep_;
   std::mutex mutex_;
   WorkerReport report_;        // guarded by mutex_

@@ -122,6 +122,7 @@ Status Worker::run(RequestSource& requests, CompletionSink& completions, const T
   options.proposer = speculator_.get();
   options.step_cost = &step_cost_;
   options.grace_ms = options_.grace_ms;
+  options.gives_blocks = options_.gives_blocks;
   options.num_threads = options_.load.num_threads > 0 ? options_.load.num_threads : std::min(16, usable_cpu_count());
   // The ledger computes nothing: what it would measure is noise.
   if (info().kind == DeviceKind::kLedger) options.virtual_token_ms = 1;

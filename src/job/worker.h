@@ -35,7 +35,8 @@ struct WorkerOptions {
   std::vector<std::vector<TokenId>> corpus;  // of the speculation
   std::optional<DraftModel> draft_model;
   RankOptions ranks;
-  double grace_ms = 0;  // Engine
+  double grace_ms = 0;        // Engine
+  bool gives_blocks = false;  // likewise
 };
 
 // The options that the backend of the model that answers is loaded with.

@@ -17,9 +17,9 @@ namespace llmb {
 // Bindings name every member, so that one more does not compile until it is here.
 template <typename F>
 void each_member(WorkerOrder& order, F f) {
-  auto& [count, device, inventory, dtype, arithmetic, seqs, tokens, block_size, threads, kv_bytes, swap_gib, watchdog,
+  auto& [role, count, device, inventory, dtype, arithmetic, seqs, tokens, block_size, threads, kv_bytes, swap_gib, watchdog,
          merged] = order;
-  f(count), f(device), f(inventory), f(dtype), f(arithmetic), f(seqs), f(tokens), f(block_size), f(threads);
+  f(role), f(count), f(device), f(inventory), f(dtype), f(arithmetic), f(seqs), f(tokens), f(block_size), f(threads);
   f(kv_bytes), f(swap_gib), f(watchdog), f(merged);
 }
 
@@ -43,8 +43,26 @@ void each_member(WorkerStart& start, F f) {
 
 template <typename F>
 void each_member(RowMessage& row, F f) {
-  auto& [ordinal, arrival_ms, packed_input] = row;
-  f(ordinal), f(arrival_ms), f(packed_input);
+  auto& [ordinal, arrival_ms, packed_input, packed_blocks] = row;
+  f(ordinal), f(arrival_ms), f(packed_input), f(packed_blocks);
+}
+
+template <typename F>
+void each_member(BlocksMessage& message, F f) {
+  auto& [ordinal, packed_blocks] = message;
+  f(ordinal), f(packed_blocks);
+}
+
+template <typename F>
+void each_member(BlockPlace& place, F f) {
+  auto& [layer_group, index] = place;
+  f(layer_group), f(index);
+}
+
+template <typename F>
+void each_member(PromptBlocks& blocks, F f) {
+  auto& [num_tokens, places, bytes, scheduled_ms, num_cached] = blocks;
+  f(num_tokens), f(places), f(bytes), f(scheduled_ms), f(num_cached);
 }
 
 template <typename F>
@@ -70,10 +88,10 @@ template <typename F>
 void each_member(BackendInfo& info, F f) {
   auto& [kind, device, kv, weight_bytes, max_plans, max_drafts, verifies_trees, copies_blocks, runs_first_layers,
          has_mtp, num_heads, scores_prompts, max_best, num_host_blocks, swap_bytes_per_s, num_states, num_snapshots,
-         max_idle_blocks, load_ms] = info;
+         max_idle_blocks, block_bytes, load_ms] = info;
   f(kind), f(device), f(kv), f(weight_bytes), f(max_plans), f(max_drafts), f(verifies_trees), f(copies_blocks);
   f(runs_first_layers), f(has_mtp), f(num_heads), f(scores_prompts), f(max_best), f(num_host_blocks), f(swap_bytes_per_s);
-  f(num_states), f(num_snapshots), f(max_idle_blocks), f(load_ms);
+  f(num_states), f(num_snapshots), f(max_idle_blocks), f(block_bytes), f(load_ms);
 }
 
 template <typename F>
@@ -192,6 +210,8 @@ template std::string pack_message(const BackendInfo&);
 template std::string pack_message(const AnswerMessage&);
 template std::string pack_message(const WorkerReport&);
 template std::string pack_message(const WorkerFailure&);
+template std::string pack_message(const BlocksMessage&);
+template std::string pack_message(const PromptBlocks&);
 template WorkerOrder unpack_message(std::string_view);
 template WorkerStart unpack_message(std::string_view);
 template RowMessage unpack_message(std::string_view);
@@ -200,6 +220,8 @@ template BackendInfo unpack_message(std::string_view);
 template AnswerMessage unpack_message(std::string_view);
 template WorkerReport unpack_message(std::string_view);
 template WorkerFailure unpack_message(std::string_view);
+template PromptBlocks unpack_message(std::string_view);
+template BlocksMessage unpack_message(std::string_view);
 
 double monotonic_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();

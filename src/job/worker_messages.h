@@ -2,7 +2,7 @@
 // build: a kind, a length and packed values.
 //
 //   job → worker   kOrder  kStart  kRow…  kNoMore  kInterrupt  kEnd
-//   worker → job   kReady  kAnswer…  kReport…  kFinished or kFailed
+//   worker → job   kReady  kAnswer…  kBlocks…  kReport…  kFinished or kFailed
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "core/completion.h"
+#include "core/prompt_blocks.h"
 #include "core/step_cost.h"
 #include "core/types.h"
 #include "engine/completion_sink.h"
@@ -32,6 +33,7 @@ enum class MessageKind : uint8_t {
   kEnd,        // no row follows
   kReady,      // BackendInfo: the model is loaded
   kAnswer,     // AnswerMessage
+  kBlocks,     // BlocksMessage, in place of an answer, of a worker that computes prompts
   kReport,     // WorkerReport; several a second, from the start on: a sign of life
   kFinished,   // WorkerReport, last
   kFailed,     // WorkerFailure, last
@@ -42,8 +44,13 @@ struct Message {
   std::string payload;
 };
 
+// A worker's part of a row: all of it; the whole blocks of its prompt, which it gives to the job; or what lies behind
+// them.
+enum class WorkerRole : uint8_t { kWhole, kPrefill, kDecode };
+
 // The job's choices, which a worker does not make anew.
 struct WorkerOrder {
+  WorkerRole role = WorkerRole::kWhole;
   int32_t count = 1;      // workers on the machine
   std::string device;     // DeviceChoice::identity
   std::string inventory;  // of the model's files, packed: they are the same ones
@@ -65,6 +72,13 @@ struct RowMessage {
   int64_t ordinal = 0;
   double arrival_ms = 0;     // on the machine's monotonic clock
   std::string packed_input;  // packed_request.h
+  std::string packed_blocks = {};  // of a worker that computed the prompt: PromptBlocks; "": none
+};
+
+// The worker could not compute the prompt where there are none.
+struct BlocksMessage {
+  int64_t ordinal = 0;
+  std::string packed_blocks;  // their times on the machine's monotonic clock
 };
 
 // The parts of a FinishedItem that are not the request's.

@@ -79,6 +79,8 @@ WorkerPoolOptions pool_options(const JobOptions& o, const JobModel& model,
   for (int i = 0; i < pool.count; ++i) {
     WorkerOrder order = order_of(o, model, i, pool.count);
     order.count = pool.count;
+    if (o.num_prefill_workers > 0)
+      order.role = i < o.num_prefill_workers ? WorkerRole::kPrefill : WorkerRole::kDecode;
     const bool has_own_memory = model.device.kind == DeviceKind::kCuda;
     if (!has_own_memory) order.kv_cache_bytes /= pool.count;
     order.swap_space_gib /= pool.count;

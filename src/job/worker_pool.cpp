@@ -29,7 +29,12 @@ WorkerPool::WorkerPool(WorkerPoolOptions options, StartWorker start, const std::
       start_(std::move(start)),
       interrupted_(interrupted),
       places_(static_cast<size_t>(options_.count)),
-      dealer_(options_.count, options_.num_slots) {}
+      dealer_(options_.count, options_.num_slots) {
+  const auto is_decoding = [](const WorkerOrder& order) { return order.role == WorkerRole::kDecode; };
+  if (std::none_of(options_.orders.begin(), options_.orders.end(), is_decoding)) return;
+  decoder_.emplace(options_.count, options_.num_slots);
+  for (int i = 0; i < options_.count; ++i) (role_of(i) == WorkerRole::kDecode ? dealer_ : *decoder_).give_up(i);
+}
 
 WorkerPool::~WorkerPool() {
   for (Place& place : places_)
@@ -39,8 +44,19 @@ WorkerPool::~WorkerPool() {
 std::string WorkerPool::name_of(int index) const {
   const Place& place = places_[static_cast<size_t>(index)];
   std::string name = "worker " + std::to_string(index) + " on " + host_name();
+  if (decoder_) name = (role_of(index) == WorkerRole::kDecode ? "decode " : "prefill ") + name;
   if (place.process) name += " (pid " + std::to_string(place.process->pid()) + ")";
   return name + ", step " + std::to_string(place.report.steps.num_steps);
+}
+
+std::string WorkerPool::workers_in_words() const {
+  if (options_.count == 1) return "1 worker on ";
+  if (!decoder_) return std::to_string(options_.count) + " workers, each on ";
+  const auto num_decoding = std::count_if(options_.orders.begin(), options_.orders.end(), [](const WorkerOrder& order) {
+    return order.role == WorkerRole::kDecode;
+  });
+  return std::to_string(options_.count - num_decoding) + " prefill and " + std::to_string(num_decoding) +
+         " decode workers, each on ";
 }
 
 void WorkerPool::start(int index) {
@@ -48,7 +64,7 @@ void WorkerPool::start(int index) {
   Result<StartedProcess> started = start_(index, options_.count);
   if (!started.ok()) {
     place.is_given_up = true;
-    dealer_.give_up(index);
+    dealer_of(index).give_up(index);
     last_words_ = "worker " + std::to_string(index) + ": " + started.status().message();
     warn(last_words_);
     return;
@@ -72,8 +88,12 @@ void WorkerPool::start_those_due() {
   }
 }
 
+// One of each kind that there is.
 bool WorkerPool::is_any_left() const {
-  return std::any_of(places_.begin(), places_.end(), [](const Place& place) { return !place.is_given_up; });
+  bool is_any[2] = {false, !decoder_};  // by whether they decode only
+  for (int i = 0; i < options_.count; ++i)
+    is_any[role_of(i) == WorkerRole::kDecode] |= !places_[static_cast<size_t>(i)].is_given_up;
+  return is_any[0] && is_any[1];
 }
 
 // Waits for messages, and takes them.
@@ -124,12 +144,13 @@ void WorkerPool::take(int index, const Message& message) {
       place.is_ready = true;
       if (info_.device.empty()) {
         info_ = unpack_message<BackendInfo>(message.payload);
-        const std::string workers = options_.count == 1 ? " worker on " : " workers, each on ";
-        info_.device = std::to_string(options_.count) + workers + info_.device;
+        info_.device = workers_in_words() + info_.device;
       }
       break;
     case MessageKind::kAnswer:
       return take_answer(index, message);
+    case MessageKind::kBlocks:
+      return take_blocks(index, message);
     case MessageKind::kFinished:
       place.has_finished = true;
       [[fallthrough]];
@@ -146,20 +167,35 @@ void WorkerPool::take(int index, const Message& message) {
 
 void WorkerPool::take_answer(int index, const Message& message) {
   AnswerMessage answer = unpack_message<AnswerMessage>(message.payload);
-  const std::optional<WorkItem> row = dealer_.finish(index, answer.ordinal);
+  const std::optional<WorkItem> row = dealer_of(index).finish(index, answer.ordinal);
   if (!row || run_ == nullptr) return;
   places_[static_cast<size_t>(index)].num_vain = 0;
   run_->sink.put(finished_item(std::move(answer), *row->request));
 }
 
+// An interrupt leaves rows whose answer is not begun.
+void WorkerPool::take_blocks(int index, const Message& message) {
+  BlocksMessage blocks = unpack_message<BlocksMessage>(message.payload);
+  std::optional<WorkItem> row = dealer_.finish(index, blocks.ordinal);
+  if (!row || run_ == nullptr) return;
+  places_[static_cast<size_t>(index)].num_vain = 0;
+  if (run_->num_interrupts > 0) {
+    ++num_left_;
+    return;
+  }
+  num_block_bytes_ += static_cast<int64_t>(blocks.packed_blocks.size());
+  blocks_[blocks.ordinal] = std::move(blocks.packed_blocks);
+  decoder_->add(std::move(*row));
+}
+
 // The place's process is of no use any more: its rows go to others.
 void WorkerPool::lose(int index, const std::string& how, bool hangs) {
   Place& place = places_[static_cast<size_t>(index)];
-  const size_t num_in_hand = dealer_.num_in_hand(index);
+  const size_t num_in_hand = dealer_of(index).num_in_hand(index);
   const std::string words = name_of(index) + ": " + how;
   const bool is_refused = place.failure && !place.is_ready;
-  const std::vector<WorkItem> guilty = dealer_.lose(index);
-  add_report(place.report);
+  const std::vector<WorkItem> guilty = dealer_of(index).lose(index);
+  add_report(place.report, role_of(index) == WorkerRole::kPrefill);
   place.process.reset();
   place.is_ready = place.has_start = place.has_no_more = false;
   if (is_ending_) {
@@ -170,7 +206,7 @@ void WorkerPool::lose(int index, const std::string& how, bool hangs) {
   for (const WorkItem& row : guilty) put_error(row, how);
   place.num_vain = guilty.empty() ? place.num_vain + 1 : 0;
   place.is_given_up = is_refused || hangs || place.num_vain >= kMaxVainStarts;
-  if (place.is_given_up) dealer_.give_up(index);
+  if (place.is_given_up) dealer_of(index).give_up(index);
   place.restart_at_ms = monotonic_ms() + kVainPauseMs * std::max(0, place.num_vain - 1);
   warn(words + (num_in_hand > 0 ? "; the " + std::to_string(num_in_hand) + " rows that it had are dealt again" : "") +
        (place.is_given_up ? "; it is not started again" : "; it is started again"));
@@ -208,9 +244,14 @@ std::optional<JobStop> WorkerPool::load(const BackendFactory&) {
   return {};
 }
 
-void WorkerPool::add_report(const WorkerReport& report) {
+void WorkerPool::add_report(const WorkerReport& report, bool is_prefill) {
   const double later_ms = run_ != nullptr ? std::max(0.0, report.start_ms - run_->start_monotonic_ms) : 0;
-  metrics_.add(report.steps, later_ms);
+  StepMetrics steps = report.steps;
+  if (is_prefill) {  // who goes on finds the prompt there: what that asks for counts
+    steps.prompt_tokens.num_saved -= steps.prompt_tokens.num_asked;
+    steps.prompt_tokens.num_asked = 0;
+  }
+  metrics_.add(steps, later_ms);
   num_ended_input_tokens_ += report.progress.num_input_tokens;
   num_ended_output_tokens_ += report.progress.num_output_tokens;
   SpeculationMetrics& all = speculation_;

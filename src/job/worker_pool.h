@@ -5,6 +5,9 @@
 // A worker that ends, or gives no sign of life, costs its rows in hand, which others compute again. One that ended is
 // started again as long as it answers rows in between; one that hung is not, as that would take as long again to be
 // seen. The run fails where none is left.
+//
+// Prefill and decode apart: some workers compute the whole blocks of rows' prompts and give them to the job, which hands
+// row and blocks to one of the others. A prompt whose blocks a dying worker had is computed by the one that answers.
 #pragma once
 
 #include <atomic>
@@ -13,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "job/row_dealer.h"
@@ -87,10 +91,17 @@ class WorkerPool final : public Workforce {
   void exchange(double timeout_ms);
   void take(int index, const Message& message);
   void take_answer(int index, const Message& message);
+  void take_blocks(int index, const Message& message);
   void lose(int index, const std::string& how, bool hangs = false);
   void put_error(const WorkItem& row, const std::string& how);
   void warn(const std::string& words);
   void count_silence();
+  WorkerRole role_of(int index) const { return options_.orders[static_cast<size_t>(index)].role; }
+  RowDealer& dealer_of(int index) { return role_of(index) == WorkerRole::kDecode ? *decoder_ : dealer_; }
+  size_t num_in_hand() const { return dealer_.num_in_hand() + (decoder_ ? decoder_->num_in_hand() : 0); }
+  size_t num_waiting() const { return dealer_.num_waiting() + (decoder_ ? decoder_->num_waiting() : 0); }
+  bool has_all(int index);
+  size_t drop_waiting();
   bool is_any_left() const;
   std::optional<JobStop> stop_of_load() const;
 
@@ -98,11 +109,13 @@ class WorkerPool final : public Workforce {
   bool is_interrupted();
   void take_rows();
   void deal_rows();
+  void deal_row(WorkItem row);
   void send_row(int index, const WorkItem& row);
   void finish_workers();
-  void add_report(const WorkerReport& report);
+  void add_report(const WorkerReport& report, bool is_prefill);
   void report_progress();
   std::string name_of(int index) const;
+  std::string workers_in_words() const;
 
   const WorkerPoolOptions options_;
   const StartWorker start_;
@@ -112,7 +125,10 @@ class WorkerPool final : public Workforce {
   std::vector<Place> places_;
   std::string last_words_;             // of the worker that ended last
   std::vector<std::string> warnings_;  // that are held back
-  RowDealer dealer_;
+  RowDealer dealer_;                  // to workers that take rows first
+  std::optional<RowDealer> decoder_;  // to those that go on behind prompts; none: no worker does only that
+  std::unordered_map<int64_t, std::string> blocks_;  // by ordinals of rows that wait in it
+  int64_t num_block_bytes_ = 0;                      // of these
   Run* run_ = nullptr;
   bool is_ending_ = false;  // workers are not started any more
   double last_look_ms_ = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "scheduler/scheduler.h"
 
 namespace llmb {
@@ -248,6 +249,16 @@ void Scheduler::want_cached(const Sequence& computed, Sequence* sequence) {
   sequence->wanted_node = node;
   sequence->num_wanted_nodes = num_nodes;
   cache_.want(node, num_nodes);
+}
+
+void Scheduler::receive(SeqId seq, int32_t num_tokens, std::vector<HostPlace>* to_fill) {
+  Sequence& sequence = *find_mutable(seq);
+  LLMB_CHECK(!sequence.is_running && !sequence.awaits_fork && sequence.wanted_node == kNoNode);
+  to_fill->clear();
+  if (config_.num_host_blocks == 0 || !keeps_prefix_of(sequence) || num_tokens > sequence.max_shared_tokens()) return;
+  const std::span<const TokenId> tokens(sequence.request->prompt_tokens.data(), static_cast<size_t>(num_tokens));
+  sequence.wanted_node = cache_.want_computed(sequence.request->adapter, tokens, to_fill);
+  if (sequence.wanted_node != kNoNode) sequence.num_wanted_nodes = num_tokens / config_.block_size;
 }
 
 void Scheduler::unwant(Sequence* sequence) {

@@ -87,6 +87,7 @@
 #include "cache/state_snapshots.h"
 #include "core/completion.h"
 #include "core/layer_groups.h"
+#include "core/prompt_blocks.h"
 #include "core/request.h"
 #include "core/step_plan.h"
 #include "core/types.h"
@@ -147,6 +148,12 @@ class Scheduler {
   // request follow each other and the first one's id is returned; `now_ms` (the arrival) must not decrease. REQUIRES: a
   // prompt of at least one token, max_tokens >= 1, num_choices >= 1.
   std::variant<SeqId, RequestError> add(std::shared_ptr<const Request> request, double now_ms);
+
+  // The first `num_tokens` of the prompt of a sequence that has just been added, whole blocks, were computed elsewhere.
+  // `to_fill` gets the blocks of the host's pool that the caller fills with what the sequence has there, before the next
+  // plan runs (Backend::write_host_blocks): the sequence then goes on behind them as one that was swapped out. None
+  // where the pool lacks the room, or the sequence shares nothing: it computes its prompt.
+  void receive(SeqId seq, int32_t num_tokens, std::vector<HostPlace>* to_fill);
 
   // Fills `plan` for one step. False: nothing to run now: no work, or a batch is still being filled, see
   // next_wakeup_ms(); or, with a plan in flight, nothing that can be planned ahead. `more_may_arrive` says whether

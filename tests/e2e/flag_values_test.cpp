@@ -40,6 +40,8 @@ const std::map<std::string, NumericFlag> kFlags = {
     {"--gpu-memory-utilization", {{"0.01", "1"}, {"0", "-1", "1.01"}}},
     {"--threads", {{"1", "1024"}, {"0", "-1", "1025"}}},
     {"--workers", {{"1", "3"}, {"0", "-1", "257"}}},
+    {"--prefill-workers", {{"1", "2"}, {"0", "-1", "129"}}},
+    {"--decode-workers", {{"1", "2"}, {"0", "-1", "129"}}},
     {"--tensor-parallel-size", {{"1", "64"}, {"0", "-1", "65"}}},
     {"--pipeline-parallel-size", {{"1", "64"}, {"0", "-1", "65"}}},
     {"--data-parallel-size", {{"1", "2"}, {"0", "-1", "257"}}},

@@ -1,4 +1,4 @@
-// What a cluster is predicted to make: which limit holds, and how instances are divided.
+// Predictions of a cluster: which limit holds, and how instances are divided.
 #include "tools/cluster_model.h"
 
 #include <doctest/doctest.h>

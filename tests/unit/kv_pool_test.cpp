@@ -240,5 +240,37 @@ TEST_CASE("copied blocks hold keys, values and scales of every layer; others are
       }
 }
 
+TEST_CASE("a block as bytes holds all planes and hidden states, and a pool of another size takes it") {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    CAPTURE(dtype_name(dtype));
+    KvLayout layout = make_kv_layout(tiny_config(), 4, dtype, {});
+    layout.hidden_size = 5;
+    layout.num_blocks = 6;
+    KvPool from(layout);
+    layout.num_blocks = 3;
+    KvPool to(layout);
+    const int64_t size = from.block_bytes();
+    CHECK(size == to.block_bytes());
+    CHECK(size >= layout.bytes_per_block());
+    ThreadPool pool(1);
+    std::vector<uint8_t> bytes(static_cast<size_t>(2 * size)), copied(bytes.size());
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 7 + i / 251);
+    const std::vector<BlockId> sources = {5, 0}, targets = {1, 2};
+    from.write_blocks(sources, bytes.data());
+    from.read_blocks(sources, copied.data());
+    CHECK(copied == bytes);
+    to.write_blocks(targets, copied.data());
+    std::vector<float> hidden(2 * 4 * 5), arrived(hidden.size());
+    const std::vector<int32_t> source_slots = {20, 21, 22, 23, 0, 1, 2, 3}, target_slots = {4, 5, 6, 7, 8, 9, 10, 11};
+    from.hidden().load(source_slots.data(), 8, hidden.data(), pool);
+    to.hidden().load(target_slots.data(), 8, arrived.data(), pool);
+    CHECK(std::memcmp(hidden.data(), arrived.data(), hidden.size() * sizeof(float)) == 0);
+    for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+      const cpu::KvCacheView a = from.layer(layer), b = to.layer(layer);
+      CHECK(std::memcmp(a.data + 5 * a.block_stride, b.data + b.block_stride, static_cast<size_t>(a.block_bytes())) == 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace llmb::test

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <span>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "backend/checks.h"
 #include "backend/cpu/cached_load.h"
 #include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/host_writes.h"
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/load_checks.h"
 #include "backend/cpu/memory_limit.h"
@@ -36,23 +38,8 @@ namespace llmb {
 
 namespace {
 
-// More threads than a few for each core only wait for each other.
-int num_threads(int wanted) {
-  const int num_cores = usable_cpu_count(), most = std::max(16, 4 * num_cores);
-  if (wanted <= 0) return num_cores;
-  if (wanted <= most) return wanted;
-  log_warning("--threads " + std::to_string(wanted) + ": " + std::to_string(num_cores) + " cores are usable; " +
-              std::to_string(most) + " threads are started (the results are the same)");
-  return most;
-}
-
 // Large enough that a decode batch of 100 rows reads the LM head once, small beside the weights.
 constexpr int64_t kMaxLogitBytes = int64_t{64} << 20;
-
-Status status_of_error(const std::exception& e) {
-  const auto* const of_rank = dynamic_cast<const RankError*>(&e);
-  return of_rank != nullptr ? of_rank->status() : internal_error(e.what());
-}
 
 // A driver thread runs the step, so that the thread that submitted it is free until wait(), unless that has nothing
 // else to do (runs_in_wait).
@@ -81,6 +68,7 @@ class CpuBackend final : public Backend {
       std::lock_guard lock(mutex_);
       LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");
       steps_[num_submitted_ % kMaxPlansInFlight].plan = &plan;
+      steps_[num_submitted_ % kMaxPlansInFlight].host_writes = host_writes_.take();
       ++num_submitted_;
     }
     if (is_early_stage()) outputs_->expect(num_submitted_);
@@ -101,6 +89,13 @@ class CpuBackend final : public Backend {
     std::swap(*output, steps_[num_fetched_ % kMaxPlansInFlight].output);
     ++num_fetched_;
     return {};
+  }
+
+  void read_blocks(std::span<const BlockId> blocks, std::span<uint8_t> bytes) override {
+    ops_->kv().read_blocks(blocks, bytes.data());
+  }
+  void write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes) override {
+    host_writes_.add(blocks, bytes);
   }
 
   AdapterStore* adapters() override { return ops_ ? ops_->adapters() : nullptr; }
@@ -148,12 +143,13 @@ class CpuBackend final : public Backend {
       own_kv.num_blocks = info_.kv.num_blocks;
     }
     info_.max_idle_blocks = max_idle_blocks(info_.kv, options);
-    pool_.emplace(num_threads(options.num_threads));
+    pool_.emplace(num_threads_for(options.num_threads));
     ops_.emplace(own_, own_kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
                  options.cpu.rounds_block_activations ? DType::kI8 : *options_.dtype, *pool_);
     if (ranks_ && ranks_->part.tensor_size > 1) ops_->join_ranks(*ranks_, config, *share_);
     if (config.has_states()) add_states(weight_bytes);
     else add_host_pool(weight_bytes);
+    if (!ranks_ && !config.has_states()) info_.block_bytes = ops_->kv().block_bytes();
     if (options.adapters) add_adapters();
     LLMB_RETURN_IF_ERROR(load_weights(files));
     info_.kind = DeviceKind::kCpu;
@@ -342,6 +338,7 @@ class CpuBackend final : public Backend {
         outputs_->take(number);
         ops_->set_given(outputs_->given(number - 1));
       }
+      step.host_writes.run(ops_->host_kv());
       ops_->begin_step(plan);
       if (plan.is_mtp) transformer_->forward_mtp(plan.num_tokens(), plan.num_samples());
       else if (!plan.hidden_rows.empty()) transformer_->forward_heads(plan.num_tokens(), plan.num_samples());
@@ -377,11 +374,14 @@ class CpuBackend final : public Backend {
   std::optional<StepOutputs> outputs_;        // likewise
   std::optional<Transformer> transformer_;
 
+  HostWrites host_writes_;  // before the next plan that is submitted
+
   std::mutex mutex_;
   std::condition_variable changed_;
   // A step's entry belongs to the driver while it runs.
   struct Step {
     const StepPlan* plan = nullptr;
+    HostWrites host_writes;  // before it
     StepOutput output;
   };
   std::array<Step, kMaxPlansInFlight> steps_;  // step i in entry i % size; this and what follows is guarded by mutex_

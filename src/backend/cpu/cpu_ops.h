@@ -43,6 +43,8 @@ class CpuOps final : public Ops {
   void add_states(const StateLayout& layout);  // of layers that have one. Throws std::bad_alloc
 
   void add_host_pool(int32_t num_blocks);  // that plans swap blocks to. Throws std::bad_alloc
+  KvPool& kv() { return kv_; }
+  KvPool& host_kv() { return host_kv_; }  // of no blocks before add_host_pool()
 
   // That plans may name. rank: CpuAdapterPacker
   void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes, std::optional<LoraShare> rank);

@@ -27,6 +27,7 @@ class HiddenRows {
             int64_t rows,
             float* out,  // [rows, hidden_size]
             ThreadPool& pool) const;
+  uint8_t* block(BlockId block) const { return row(int64_t{block} * layout_.block_size); }
   // To those of a layout that differs in num_blocks only, or within these.
   void copy_blocks_to(HiddenRows& other, std::span<const BlockCopy> copies, ThreadPool& pool);
 

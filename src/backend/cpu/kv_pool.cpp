@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -140,6 +141,34 @@ void KvPool::copy_blocks_to(KvPool& other, std::span<const BlockCopy> copies, Th
   if (copies.empty()) return;
   cpu::block_copy(blocks(), other.blocks(), layout_.num_planes(), block_stride_, copies, pool);
   if (layout_.hidden_size > 0) hidden_.copy_blocks_to(other.hidden_, copies, pool);
+}
+
+int64_t KvPool::block_bytes() const {
+  return layout_.num_planes() * block_stride_ + layout_.block_size * layout_.hidden_bytes();
+}
+
+template <class Copy>
+void KvPool::for_each_part(std::span<const BlockId> blocks, const Copy& copy) {
+  for (const BlockId block : blocks) {
+    for (int32_t i = 0; i < layout_.num_planes(); ++i)
+      copy(plane(i) + block * block_stride_, static_cast<size_t>(block_stride_));
+    if (layout_.hidden_size > 0)
+      copy(hidden_.block(block), static_cast<size_t>(layout_.block_size * layout_.hidden_bytes()));
+  }
+}
+
+void KvPool::read_blocks(std::span<const BlockId> blocks, uint8_t* bytes) {
+  for_each_part(blocks, [&](const uint8_t* part, size_t size) {
+    std::memcpy(bytes, part, size);
+    bytes += size;
+  });
+}
+
+void KvPool::write_blocks(std::span<const BlockId> blocks, const uint8_t* bytes) {
+  for_each_part(blocks, [&](uint8_t* part, size_t size) {
+    std::memcpy(part, bytes, size);
+    bytes += size;
+  });
 }
 
 uint8_t* KvPool::plane(int32_t plane) { return reinterpret_cast<uint8_t*>(memory_.data()) + plane * plane_bytes(); }

@@ -52,8 +52,13 @@ class KvPool {
   HiddenRows& hidden() { return hidden_; }  // REQUIRES: layout.hidden_size > 0
   // To a pool of the same layout but for num_blocks, or within this one; in all planes.
   void copy_blocks_to(KvPool& other, std::span<const BlockCopy> copies, ThreadPool& pool);
+  int64_t block_bytes() const;  // of a block in all planes
+  void read_blocks(std::span<const BlockId> blocks, uint8_t* bytes);         // [blocks, block_bytes()]
+  void write_blocks(std::span<const BlockId> blocks, const uint8_t* bytes);  // [blocks, block_bytes()]
 
  private:
+  template <class Copy>
+  void for_each_part(std::span<const BlockId> blocks, const Copy& copy);
   uint8_t* plane(int32_t plane);
   cpu::BlockPool blocks() { return {plane(0), plane_bytes(), block_stride_}; }
   int64_t layer_bytes(int32_t layer) const;  // of a block

@@ -1,7 +1,10 @@
 #include "backend/cpu/load_checks.h"
 
+#include <algorithm>
 #include <string>
 
+#include "base/log.h"
+#include "base/thread_pool.h"
 #include "model/model_weights.h"
 
 namespace llmb {
@@ -28,6 +31,15 @@ Status check_block_activations(const ModelConfig& config, const LoadOptions& opt
   if (options.cpu.quantization == Quantization::kNone) return {};
   return unsupported(name + "not with quantization " + quantization_name(options.cpu.quantization) +
                      ", which rounds these weights anew; leave one of the two out");
+}
+
+int num_threads_for(int wanted) {
+  const int num_cores = usable_cpu_count(), most = std::max(16, 4 * num_cores);
+  if (wanted <= 0) return num_cores;
+  if (wanted <= most) return wanted;
+  log_warning("--threads " + std::to_string(wanted) + ": " + std::to_string(num_cores) + " cores are usable; " +
+              std::to_string(most) + " threads are started (the results are the same)");
+  return most;
 }
 
 int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization, const WeightFiles* files) {

@@ -12,6 +12,9 @@ Status check_dtype(const ModelConfig& config, const LoadOptions& options);
 // files: null where there are none
 Status check_block_activations(const ModelConfig& config, const LoadOptions& options, const WeightFiles* files);
 
+// Threads for so many that are wanted: more than a few for each core only wait for each other. <= 0: one for each core.
+int num_threads_for(int wanted);
+
 // An estimate of the weights' memory.
 int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization, const WeightFiles* files);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,6 +47,8 @@ class LedgerBackend final : public Backend {
   const BackendInfo& info() const override { return info_; }
   Status submit(const StepPlan& plan) override;
   Status wait(StepOutput* output) override;
+  void read_blocks(std::span<const BlockId> blocks, std::span<uint8_t> bytes) override;
+  void write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes) override;
 
  private:
   Status check_prefix(const StepPlan& plan, int32_t e, int32_t group, int32_t num_cached) const;
@@ -102,6 +105,7 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   info_.max_best_tokens = INT32_MAX;
   info_.verifies_trees = info_.num_state_slots == 0;
   info_.copies_blocks = true;
+  info_.block_bytes = static_cast<int64_t>(sizeof(Slot)) * options.block_size;
   return {};
 }
 
@@ -124,6 +128,20 @@ Status LedgerBackend::submit(const StepPlan& plan) {
   newest_plan_ = &plan;
   ++num_submitted_;
   return {};
+}
+
+void LedgerBackend::read_blocks(std::span<const BlockId> blocks, std::span<uint8_t> bytes) {
+  const int64_t size = info_.kv.block_size;
+  for (size_t i = 0; i < blocks.size(); ++i)
+    std::memcpy(bytes.data() + i * info_.block_bytes, &slots_[blocks[i] * size], static_cast<size_t>(info_.block_bytes));
+}
+
+// Plans have run when submit() returns.
+void LedgerBackend::write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes) {
+  const int64_t size = info_.kv.block_size;
+  for (size_t i = 0; i < blocks.size(); ++i)
+    std::memcpy(&host_slots_[blocks[i] * size], bytes.data() + i * info_.block_bytes,
+                static_cast<size_t>(info_.block_bytes));
 }
 
 // Behind swaps out no block is both read and written: any order will do.

@@ -1,11 +1,13 @@
 // Everything that one rank of a backend shares with the others.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <vector>
 
 #include "base/collectives.h"
 #include "base/shared_ranks.h"
+#include "base/status.h"
 #include "core/rank_part.h"
 
 namespace llmb {
@@ -18,6 +20,12 @@ struct RankContext {
   std::unique_ptr<Collectives> stages;  // of all: from stage to stage
   std::unique_ptr<Collectives> tensor;  // of a stage: in the order of its ops
 };
+
+// A step threw it: a rank's error keeps its kind.
+inline Status status_of_error(const std::exception& e) {
+  const auto* const of_rank = dynamic_cast<const RankError*>(&e);
+  return of_rank != nullptr ? of_rank->status() : internal_error(e.what());
+}
 
 // The channels of a context, of so many ranks as `grid` says.
 std::vector<ChannelMembers> rank_channels(const RankPart& grid);
