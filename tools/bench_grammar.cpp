@@ -10,10 +10,10 @@
 // 2026-11-23, Intel Xeon family 6 model 207, 2 cores, ten times as much work as cores beside it:
 //   bench_grammar QWEN2.5   151,669 tokens. A JSON object: mean 1.0, p99 11, p99.9 219 us; a schema: 1.7, 36, 163;
 //     short regular expressions, 184 masks in all: 46, 404, 740; each 64th of MaskBench's files: 13, 380, 835
-// 2026-11-26, AMD EPYC 7003, 2 cores, four times as much work as cores beside it:
-//   bench_grammar QWEN2.5   A JSON object: mean 2.3, p99 30, p99.9 285 us; a schema: 2.9, 57, 181; short regular
-//     expressions: 68, 548, 1685; each 64th of MaskBench's files: 148 of 159 passed, 11 refused, 0 wrong; 44,657 masks: 23,
-//     459, 1593, first p99 174 us
+// 2026-11-26, AMD EPYC 7003, 2 cores, four times as much work as cores beside it: bench_grammar QWEN2.5   A JSON
+//   object: mean 2.3, p99 30, p99.9 285 us; a schema: 2.9, 57, 181; short regular expressions: 68, 548, 1685; each
+//   64th of MaskBench's files: 148 of 159 passed, 11 refused, 0 wrong; 44,657 masks: 23, 459, 1593, first p99 174
+//   us
 #include <CLI/CLI.hpp>
 
 #include <time.h>
