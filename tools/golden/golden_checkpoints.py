@@ -41,6 +41,38 @@ def qwen_experts(weights):
     return split_experts(weights, "mlp", "gate_proj", "up_proj", "down_proj")
 
 
+FP8_BLOCK = 16
+FP8_PARTS = {}  # of the model that is being made: codes and scales by name
+
+
+def fp8_experts(weights):
+    """Experts one by one; the values of projections are those of fp8 (E4M3) with a scale for each block."""
+    FP8_PARTS.clear()
+    out = qwen_experts(weights)
+    for name, w in out.items():
+        if not re.search(r"_proj(_with_mqa)?\.weight$", name):
+            continue
+        rows, cols = (-(-size // FP8_BLOCK) for size in w.shape)
+        padded = torch.zeros(rows * FP8_BLOCK, cols * FP8_BLOCK)
+        padded[:w.shape[0], :w.shape[1]] = w
+        blocks = padded.view(rows, FP8_BLOCK, cols, FP8_BLOCK)
+        scales = blocks.abs().amax((1, 3)).clamp(min=1e-8) / 448
+        codes = (blocks / scales[:, None, :, None]).view_as(padded)[:w.shape[0], :w.shape[1]].to(torch.float8_e4m3fn)
+        of_each = scales.repeat_interleave(FP8_BLOCK, 0).repeat_interleave(FP8_BLOCK, 1)[:w.shape[0], :w.shape[1]]
+        FP8_PARTS[name] = codes.contiguous(), scales.contiguous()
+        out[name] = codes.float() * of_each
+    return out
+
+
+def kimi_fp8(config, weights):
+    """As Kimi K2 is published: DeepSeek-V3 under a name of its own, projections in fp8."""
+    published = {**config, "model_type": "kimi_k2", "quantization_config": {
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [FP8_BLOCK, FP8_BLOCK]}}
+    for name, (codes, scales) in FP8_PARTS.items():
+        weights[name], weights[name + "_scale_inv"] = codes, scales
+    return published, weights
+
+
 def nemotron_h(weights):
     out = {}
     for name, w in weights.items():
