@@ -108,6 +108,15 @@ Status AtomicFileWriter::flush() {
   return {};
 }
 
+Status AtomicFileWriter::replace_beginning(std::string_view bytes) {
+  LLMB_RETURN_IF_ERROR(flush());
+  const int fd = open_retrying(ops_, temporary_, O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0);
+  if (fd < 0) return error_at(temporary_, "cannot open");
+  Status status = write_fully(ops_, fd, bytes, temporary_);
+  ops_.close(fd);
+  return status;
+}
+
 Status AtomicFileWriter::commit() {
   LLMB_RETURN_IF_ERROR(flush());
   if (fsync_retrying(ops_, fd_) != 0) return error_at(temporary_, "cannot make it durable");

@@ -49,6 +49,8 @@ class AtomicFileWriter {
 
   Status open();
   Status append(std::string_view bytes);
+  // Takes the place of the first bytes that were appended.
+  Status replace_beginning(std::string_view bytes);
   // Ok: on stable storage, under its name.
   Status commit();
   bool is_renamed() const { return renamed_; }                // the name means the new file

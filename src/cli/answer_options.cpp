@@ -108,6 +108,19 @@ void add_sampling_options(CLI::App& app, Options& o) {
           {{"last", PoolingKind::kLast}, {"cls", PoolingKind::kFirst}, {"mean", PoolingKind::kMean}}))
       ->group(group)
       ->option_text("last|cls|mean");
+  app.add_option("--classifier-from-token", o.job.generation.judge_words,
+                 "With --task classify: judge pairs by how much more likely the model's answer is YES than NO "
+                 "(Qwen3-Reranker: no,yes), whatever the model's files say")
+      ->delimiter(',')
+      ->expected(2)
+      ->allow_extra_args(false)
+      ->group(group)
+      ->option_text("NO,YES");
+  app.add_option("--dimensions", o.job.generation.dimensions,
+                 "With --task embed: the first N values of each vector, for lines without dimensions of their own")
+      ->check(integer_in(1, kIntMax))
+      ->group(group)
+      ->option_text("N [all]");
   app.add_flag("--return-token-ids", o.job.generation.return_token_ids, "Add token_ids to the results")->group(group);
 }
 

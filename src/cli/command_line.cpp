@@ -108,6 +108,12 @@ void add_io_options(CLI::App& app, Options& o) {
                  "Result file; written as FILE.partial and renamed at the end; '-': stdout")
       ->group(group)
       ->option_text("FILE [-]");
+  app.add_option("--output-format", o.job.output.format,
+                 "jsonl: a line of JSON for each input line; npy, with --task embed: a .npy file of fp32 rows, and beside "
+                 "it FILE.index.jsonl, which says for each line which rows are its own")
+      ->transform(one_of<OutputFormat>({{"jsonl", OutputFormat::kJsonLines}, {"npy", OutputFormat::kNpy}}))
+      ->group(group)
+      ->option_text("jsonl|npy [jsonl]");
   app.add_option("--order", o.job.output.order,
                  "completion: write each result as soon as it is finished; input: in input order")
       ->transform(one_of<OutputOrder>({{"completion", OutputOrder::kCompletion}, {"input", OutputOrder::kInput}}))

@@ -30,6 +30,7 @@ const std::vector<CommandText>& command_texts() {
        "Run lines of the input in each batching mode, without and with shared prefixes and planning, and print a table",
        {},
        {"output", "order", "restart", "retry-errors", "max-errors", "error-file", "no-metrics", "dry-run", "autotune", "metrics",
+        "output-format",
         "batching", "shard", "shard-by", "done", "workers", "tensor-parallel-size", "pipeline-parallel-size",
         "data-parallel-size", "prefill-workers", "decode-workers", "schedule", "request-rate",
         "enable-prefix-caching", "no-enable-prefix-caching"}}};

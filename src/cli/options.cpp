@@ -41,6 +41,12 @@ std::string check_combination(const JobOptions& o) {
   if (std::count(o.inputs.begin(), o.inputs.end(), "-") > 1) return "stdin ('-') can be read only once";
   if (!o.data.prompt_template.empty() && !o.data.prompt_field.empty())
     return "--prompt-field and --template cannot be combined";
+  const bool embeds = g.task == Task::kEmbed, has_rows = o.output.format == OutputFormat::kNpy;
+  if (has_rows && !embeds) return "--output-format npy needs --task embed, whose vectors are the rows";
+  if (has_rows && o.output.path == "-")
+    return "--output-format npy needs a file (-o FILE), whose beginning says how many rows there are";
+  if (g.dimensions && !embeds) return "--dimensions needs --task embed";
+  if (!g.judge_words.empty() && g.task != Task::kClassify) return "--classifier-from-token needs --task classify";
   const auto is_data = [&](const std::string& input) {
     return o.data.format.value_or(input_format_of(input)) != InputFormat::kJsonLines;
   };

@@ -11,6 +11,8 @@
 #include "cli/metrics_file.h"
 #include "cli/report_file.h"
 #include "io/line_reader.h"
+#include "io/npy.h"
+#include "job/output_target.h"
 #include "report/read_metrics.h"
 #include "report/read_records.h"
 
@@ -61,11 +63,24 @@ Result<RunData> read_output(const std::string& path, LineReader& lines, std::str
   return run;
 }
 
+// The records of a .npy file are those of its index.
+Result<RunData> read_rows(const std::string& path) {
+  const std::string index = OutputTarget{.path = path}.index();
+  LineReader lines = open_lines(index);
+  LLMB_ASSIGN_OR_RETURN(std::optional<InputLine> line, lines.next());
+  if (!line) return invalid_argument(index + ": no line in it");
+  return read_output(path, lines, std::move(line->bytes));
+}
+
 // Appends the runs that a file tells of.
 Status read_runs(const std::string& path, std::vector<RunData>* runs) {
   LineReader lines = open_lines(path);
   LLMB_ASSIGN_OR_RETURN(std::optional<InputLine> line, lines.next());
   if (!line) return invalid_argument(path + ": no line in it");
+  if (line->bytes.starts_with(kNpyMagic)) {
+    LLMB_ASSIGN_OR_RETURN(runs->emplace_back(), read_rows(path));
+    return {};
+  }
   if (auto run = read_metrics_line(line->bytes); !run.ok()) {
     LLMB_ASSIGN_OR_RETURN(RunData output, read_output(path, lines, std::move(line->bytes)));
     runs->push_back(std::move(output));

@@ -131,7 +131,11 @@ std::string describe_defaults(const JobOptions& o, const ModelFiles& model) {
     return std::string("embeds    ") + describe_pooling(*model.pooling) +
            (p.embed.normalizes ? ", scaled to a length of 1\n" : ", as it is\n");
   if (p.task == Task::kClassify) {
-    constexpr const char* kScores[] = {"as the model gives them", "by the logistic function", "by softmax"};
+    constexpr const char* kScores[] = {"as the model gives them", "by the logistic function", "by softmax",
+                                       "the difference of two logits", "by the logistic function of their difference"};
+    if (model.pooling->judges_pairs)
+      return std::string("judges    pairs by the logits of one token or two, scores ") +
+             kScores[static_cast<int>(model.pooling->scores)] + "\n";
     const size_t count = model.pooling->labels.size();
     return "classifies by " + std::to_string(count) + (count == 1 ? " label" : " labels") + ", scores " +
            kScores[static_cast<int>(model.pooling->scores)] + "\n";

@@ -25,10 +25,13 @@ struct PoolingLayer {
   std::optional<Activation> activation;  // f; none: y is the product
   std::string norm;                      // a LayerNorm's name, as above; "": none
   bool norm_has_bias = false;
+  std::vector<int32_t> rows;    // not empty: of the weight, which has in_features columns, these rows alone
 };
 
 // How what the last layer gives for each label becomes its score.
-enum class Scores { kAsIs, kLogistic, kSoftmax };
+// kDifference, kLogisticDifference: of a model that judges, whose values are the logits of its two words: how much the
+// first exceeds the second, the one label's score.
+enum class Scores { kAsIs, kLogistic, kSoftmax, kDifference, kLogisticDifference };
 
 constexpr const char* pooling_name(PoolingKind kind) {
   switch (kind) {
@@ -46,9 +49,11 @@ struct Pooling {
   PoolingKind kind = PoolingKind::kLast;
   std::vector<PoolingLayer> layers;
   bool normalizes = true;  // the vector to a length of 1, last
+  bool includes_prompt = true;  // a mean's tokens are all, those of a text that stands in front included
   // For a model that classifies: its vectors are scores of these.
   std::vector<std::string> labels;
   Scores scores = Scores::kAsIs;
+  bool judges_pairs = false;  // its pairs are a prompt that asks for a word (chat/judge_prompt.h)
 
   // Whether all of a text must be in one step.
   bool needs_whole_text() const { return kind != PoolingKind::kLast; }

@@ -156,6 +156,7 @@ struct ClassifyParams {
   TextPairs pairs = TextPairs::kNone;
   std::optional<int32_t> top_n;      // of kRerank: so many documents are shown
   bool returns_documents = false;    // of kRerank, with their texts
+  std::string instruction;           // to a model that judges pairs; "": its own
 };
 
 struct GenerationParams {

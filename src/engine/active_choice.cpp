@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/check.h"
 #include "engine/split_choice.h"
 #include "engine/stop_matcher.h"
 
@@ -13,6 +14,11 @@ namespace {
 
 // Turns the vector that stands for the labels into their scores.
 void score_labels(Scores scores, std::vector<float>* values) {
+  if (scores == Scores::kDifference || scores == Scores::kLogisticDifference) {
+    LLMB_CHECK(values->size() == 2);
+    *values = {values->front() - values->back()};
+    scores = scores == Scores::kDifference ? Scores::kAsIs : Scores::kLogistic;
+  }
   if (scores == Scores::kAsIs || values->empty()) return;
   const double most = *std::max_element(values->begin(), values->end());
   double sum = 0;

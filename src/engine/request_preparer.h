@@ -16,6 +16,8 @@
 
 namespace llmb {
 
+class JudgePrompt;
+
 // Output tokens of a native line where neither it nor a flag says: enough for an answer, never a whole context by
 // accident.
 inline constexpr int32_t kDefaultMaxTokens = 256;
@@ -30,6 +32,7 @@ struct ModelContext {
   std::shared_ptr<AdapterNames> adapters;  // null: lines that name one get an error record
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;  // prompt and output together
+  std::shared_ptr<const JudgePrompt> judge;  // of a model that judges pairs; null: pairs are two texts
   bool is_indivisible = false;  // prompts are computed whole, and nothing behind them
   std::shared_ptr<ConstraintCompiler> constraints;  // null: lines that ask for a form get an error record
 };

@@ -36,6 +36,7 @@ class LineParse {
   MaybeError run();
 
   InputRequest request;
+  std::optional<std::string> text_prompt;  // that the line names, of a run that embeds
   bool is_chat = false;
   bool error_in_body = false;  // where the field of the error stands
   bool error_is_duplicate = false;
@@ -54,6 +55,9 @@ class LineParse {
   MaybeError read_native_texts(const FieldSet& fields, bool* is_read);
   MaybeError refuse_repeated_texts(simdjson::dom::object object);
   MaybeError check_pairs() const;
+  MaybeError refuse_lone_texts() const;
+  MaybeError read_prompt_name(JsonElement value);
+  MaybeError read_instruction(simdjson::dom::object object);
   MaybeError read_pairs(simdjson::dom::object object);
   MaybeError read_documents(simdjson::dom::object object);
   static bool is_of_pair(std::string_view name);  // a native field of pairs or documents

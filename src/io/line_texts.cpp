@@ -15,8 +15,9 @@ namespace {
 
 constexpr size_t kMaxInputs = 2048;  // as OpenAI
 
-constexpr std::string_view kEmbedFields[] = {"dimensions", "encoding_format"};
-constexpr std::string_view kPairFields[] = {"text_1", "text_2", "query", "documents", "top_n", "return_documents"};
+constexpr std::string_view kEmbedFields[] = {"dimensions", "encoding_format", "prompt_name"};
+constexpr std::string_view kPairFields[] = {"text_1", "text_2",           "query",       "documents",
+                                            "top_n",  "return_documents", "prompt_name", "instruction"};
 
 template <size_t kSize>
 bool is_one_of(std::string_view name, const std::string_view (&names)[kSize]) {
@@ -73,6 +74,7 @@ MaybeError LineParse::read_texts_body(dom::object body) {
     }
   }
   if (has_pairs) return request.form == ApiForm::kScore ? read_pairs(body) : read_documents(body);
+  if (MaybeError error = refuse_lone_texts()) return error;
   if (!input) return field_error("missing_field", "input", "the body needs an input");
   return read_input(*input);
 }
@@ -103,13 +105,57 @@ MaybeError LineParse::read_native_texts(const FieldSet& fields, bool* is_read) {
     if (embeds && has(name))
       if (MaybeError error = read_embed_field(name, root_[name].value_unsafe())) return error;
   if (fields.has(Field::kPrompt) || fields.has(Field::kMessages) || fields.has(Field::kPromptTokenIds))
-    return std::nullopt;
+    return refuse_lone_texts();
   if (MaybeError error = refuse_repeated_texts(object_of(root_))) return error;
   *is_read = true;
   if (!embeds && has("text_1") && has("text_2")) return read_pairs(object_of(root_));
   if (!embeds && has("query") && has("documents")) return read_documents(object_of(root_));
+  if (!embeds)
+    if (MaybeError error = refuse_lone_texts()) return error;
   if (has("input")) return read_input(root_["input"].value_unsafe());
   *is_read = false;
+  return std::nullopt;
+}
+
+// A model that judges by a word has scores of pairs only.
+MaybeError LineParse::refuse_lone_texts() const {
+  if (!limits_.takes_instructions || request.params.task != Task::kClassify) return std::nullopt;
+  return RequestError{"unsupported_field",
+                      "this model judges pairs of texts; give text_1 and text_2, or a query and documents",
+                      std::nullopt, std::nullopt};
+}
+
+MaybeError LineParse::read_prompt_name(JsonElement value) {
+  const bool is_text = is_string(value);
+  const auto found = is_text ? limits_.named_prompts.find(std::string(string_of(value))) : limits_.named_prompts.end();
+  if (found != limits_.named_prompts.end()) {
+    if (request.params.task == Task::kClassify) request.params.classify.instruction = found->second;
+    else text_prompt = found->second;
+    return std::nullopt;
+  }
+  std::string names;
+  for (const auto& [name, text] : limits_.named_prompts) names += (names.empty() ? "" : ", ") + name;
+  if (names.empty())
+    return field_error("unsupported_field", "prompt_name", "prompt_name: the model's files name no prompts");
+  return invalid_value("prompt_name", "one of " + names.substr(0, 400), value);
+}
+
+// By what a pair is judged: the line's own text, a prompt of the model's files, the default one, or the template's.
+MaybeError LineParse::read_instruction(dom::object object) {
+  request.params.classify.instruction = limits_.takes_instructions ? limits_.text_prompt : "";
+  JsonElement value;
+  for (const std::string_view name : {"prompt_name", "instruction"}) {
+    if (object[name].get(value) != simdjson::SUCCESS || value.is_null()) continue;
+    if (!limits_.takes_instructions)
+      return field_error("unsupported_field", name, std::string(name) + ": the model does not judge by instructions");
+    if (name == "prompt_name") {
+      if (MaybeError error = read_prompt_name(value)) return error;
+    } else if (!is_string(value) || is_neutral(value, Neutral::kEmpty)) {
+      return invalid_value(name, "a non-empty string", value);
+    } else {
+      request.params.classify.instruction = string_of(value);
+    }
+  }
   return std::nullopt;
 }
 
@@ -123,6 +169,7 @@ MaybeError LineParse::check_pairs() const {
 // One text with one or with each of several, or as many with as many.
 MaybeError LineParse::read_pairs(dom::object object) {
   if (MaybeError error = check_pairs()) return error;
+  if (MaybeError error = read_instruction(object)) return error;
   std::vector<std::string> texts[2];
   bool are_lists[2] = {};
   for (const int i : {0, 1}) {
@@ -147,6 +194,7 @@ bool LineParse::is_of_pair(std::string_view name) { return is_one_of(name, kPair
 
 MaybeError LineParse::read_documents(dom::object object) {
   if (MaybeError error = check_pairs()) return error;
+  if (MaybeError error = read_instruction(object)) return error;
   ClassifyParams& classify = request.params.classify;
   classify.returns_documents = request.form == ApiForm::kRerank;
   std::string query;
@@ -184,9 +232,14 @@ void LineParse::take_prompts(std::vector<PromptInput> prompts) {
 
 MaybeError LineParse::read_embed_field(std::string_view name, JsonElement value) {
   EmbedParams& embed = request.params.embed;
+  if (name == "prompt_name") return read_prompt_name(value);
   if (name == "dimensions") {
     int32_t dimensions = 0;
     if (MaybeError error = read_int32("dimensions", value, 1, limits_.max_dimensions, &dimensions)) return error;
+    if (limits_.only_dimensions && dimensions != *limits_.only_dimensions)
+      return field_error("invalid_value", name,
+                         "dimensions is " + std::to_string(dimensions) + ", and all rows of this output have " +
+                             std::to_string(*limits_.only_dimensions));
     embed.dimensions = dimensions;
     return std::nullopt;
   }

@@ -202,7 +202,7 @@ std::variant<InputRequest, ParseFailure> RequestParser::State::parse_json(const 
   if (parse.request.form == ApiForm::kNative) parse.request.input_json = keep_fields(root);
   if (error) return failure_of(line, std::move(parse), std::move(*error));
   choose_adapter(limits.adapters, &parse.request);
-  add_text_prompt(limits.text_prompt, &parse.request);
+  add_text_prompt(parse.text_prompt.value_or(limits.text_prompt), &parse.request);
   parse.request.line = line.line;
   return std::move(parse.request);
 }

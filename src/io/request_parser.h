@@ -24,6 +24,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,7 +51,10 @@ struct RequestLimits {
   int32_t vocab_size = INT32_MAX;  // token ids are in [0, vocab_size)
   int32_t max_logprobs = kMaxTopLogprobs;
   int32_t max_dimensions = INT32_MAX;  // of the model's vectors
+  std::optional<int32_t> only_dimensions;  // of all vectors of the run: a line that asks for others is an error
   std::string text_prompt;              // in front of each text of a run that embeds
+  std::map<std::string, std::string> named_prompts;  // of which a line may name one (prompt_name) in its place
+  bool takes_instructions = false;     // of a model that judges pairs
   int32_t num_labels = 0;              // of a model that classifies
   int32_t max_stop_strings = 64;
   int64_t max_json_parts = int64_t{1} << 22;  // of a line above a megabyte; two for each token id

@@ -151,6 +151,23 @@ void write_native(JsonWriter& json, const Completion& c, const ResultFormat& for
   json.end_object();
 }
 
+void write_rows(JsonWriter& json, const Completion& c, const ResultFormat& format) {
+  json.begin_object();
+  json.key("index");
+  json.integer(c.line.index);
+  json.key("rows");
+  json.begin_array();
+  for (const Choice& choice : c.choices) write_embedding(json, choice, /*as_base64=*/true);
+  json.end_array();
+  json.key("id");
+  write_id(json, c.id_json);
+  write_usage(json, c);
+  write_input(json, c.input_json);
+  write_hash(json, c.line.content_hash);
+  if (format.metrics) write_metrics(json, c.latency);
+  json.end_object();
+}
+
 size_t num_logprob_texts(const Choice& choice) {
   size_t count = 0;
   for (const TokenDetail& detail : choice.logprobs) count += 1 + detail.top.size();
@@ -164,7 +181,8 @@ void ResultFormatter::format_to(std::string& out, const Completion& completion) 
   LLMB_CHECK(completion.error || !choices.empty());
   for (const Choice& choice : choices) LLMB_CHECK(choice.logprob_texts.size() == num_logprob_texts(choice));
   JsonWriter json(out);
-  if (completion.form == ApiForm::kNative) write_native(json, completion, format_);
+  if (format_.rows && !completion.error) write_rows(json, completion, format_);
+  else if (format_.rows || completion.form == ApiForm::kNative) write_native(json, completion, format_);
   else write_openai(json, completion, format_);
   out += '\n';
 }

@@ -62,6 +62,7 @@ struct ResultFormat {
   bool metrics = true;  // false: no "metrics" field, and "created" is 0
   JobStamp stamp = {};
   std::vector<std::string> labels = {};  // of a model that classifies
+  bool rows = false;  // vectors become rows of a .npy file: records are those of io/row_records.h
 };
 
 // Stateless: thread-safe.

@@ -28,7 +28,7 @@ constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kMaxPieces = 3;  // that are parsed at a time
 // Each record without an error has one of these members, whatever the task (io/result_writer.h).
 constexpr std::string_view kAnswers[] = {"text",    "response", "outputs", "embedding", "embeddings", "options",
-                                         "logprob", "score",    "scores",  "classes",   "results"};
+                                         "logprob", "score",    "scores",  "classes",   "results",    "row",   "rows"};
 static_assert(RecordParser::kPadding >= simdjson::SIMDJSON_PADDING);
 
 std::optional<uint64_t> parse_hash(std::string_view text) {

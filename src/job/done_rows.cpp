@@ -8,12 +8,14 @@
 #include <cstring>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 #include "base/descriptor.h"
 #include "base/durable_file.h"
 #include "base/whole_file.h"
 #include "io/resume_scan.h"
 #include "job/output_target.h"
+#include "job/row_files.h"
 
 namespace llmb {
 
@@ -47,7 +49,7 @@ Status add_records(const std::string& path, const KeepGoing& keep_going, FileOps
 
 std::optional<std::string> output_named(const std::string& path) {
   if (file_exists(OutputTarget{.path = path}.manifest())) return path;
-  for (const char* suffix : {".manifest.json", ".metrics.jsonl", ".tmp"})
+  for (const char* suffix : {".manifest.json", ".metrics.jsonl", ".index.jsonl", ".tmp"})
     if (path.ends_with(suffix)) return std::nullopt;
   const std::string partial = ".partial";
   return path.ends_with(partial) ? path.substr(0, path.size() - partial.size()) : path;
@@ -70,6 +72,12 @@ Result<FoundOutput> find_output(const std::string& path, FileOps& ops) {
   else if (file_exists(target.partial())) found.records = target.partial();
   if (found.manifest.state == RunState::kComplete && found.records != path)
     return conflict(path + ": the output was complete and is gone; put it back");
+  if (!holds_rows(found.manifest.fingerprint) || found.records.empty()) return found;
+  LLMB_ASSIGN_OR_RETURN(const bool is_packed, is_npy_file(found.records, ops));
+  if (!is_packed) return found;
+  found.rows = std::exchange(found.records, target.index());
+  if (!file_exists(found.records))
+    return conflict(found.records + ": the index of the output's rows is gone; put it back");
   return found;
 }
 

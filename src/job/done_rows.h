@@ -23,6 +23,7 @@ std::optional<std::string> output_named(const std::string& path);
 struct FoundOutput {
   std::string path;
   std::string records;  // the file that holds them, finished or partial; "": there is none
+  std::string rows;     // the .npy file of which `records` is the index; "": records hold all that there is
   RunManifest manifest;
   Descriptor lock;  // shared
 };

@@ -108,7 +108,10 @@ void add_formats(const AnswerFormats& formats, SettingsList* out) {
 
 // Only what differs from the last token's state alone, as it was before there were others.
 void add_pooling(const std::optional<Pooling>& pooling, SettingsList* out) {
-  if (!pooling || !pooling->labels.empty()) return;  // a classifier is all in config.json
+  if (!pooling) return;
+  if (pooling->judges_pairs)
+    out->list("judge_tokens", pooling->layers[0].rows, [](JsonWriter& j, int32_t token) { j.integer(token); });
+  if (!pooling->labels.empty()) return;  // the rest is all in config.json
   if (pooling->kind != PoolingKind::kLast) out->text("pooling", pooling_name(pooling->kind));
   if (!pooling->layers.empty()) out->integer("pooling_layers", static_cast<int64_t>(pooling->layers.size()));
 }
@@ -258,10 +261,17 @@ Result<Fingerprint> compute_fingerprint(const JobOptions& o, const JobModel& mod
               [](JsonWriter& j, const std::string& name) { j.string(name); });
   add_pooling(model.files.pooling, &list);
   if (!model.files.text_prompt.empty()) list.text("text_prompt", model.files.text_prompt);
+  if (!model.files.named_prompts.empty()) {
+    std::vector<std::string> prompts;
+    for (const auto& [name, text] : model.files.named_prompts) prompts.push_back(name + "=" + text);
+    list.list("named_prompts", prompts, [](JsonWriter& j, const std::string& prompt) { j.string(prompt); });
+  }
   if (model.files.default_params.task == Task::kClassify) {
     LLMB_ASSIGN_OR_RETURN(const std::string activation, score_activation(o.model.model));
     if (!activation.empty()) list.text("scores", activation);
   }
+  if (const auto& dimensions = model.files.default_params.embed.dimensions) list.integer("dimensions", *dimensions);
+  if (o.output.format == OutputFormat::kNpy) list.text(kOutputFormatName, "npy");
   add_form(model.files.default_params.form.get(), &list);
   add_formats(model.files.formats, &list);
   Fingerprint fingerprint;

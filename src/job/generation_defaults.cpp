@@ -60,6 +60,7 @@ Result<GenerationParams> generation_params(const GenerationDefaults& d, const Ge
   params.output.skip_special_tokens = d.skip_special_tokens;
   params.output.return_token_ids = d.return_token_ids;
   params.task = d.task;
+  params.embed.dimensions = d.dimensions;
   return params;
 }
 

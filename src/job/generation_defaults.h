@@ -25,6 +25,8 @@ struct GenerationDefaults {
   std::optional<TruncateSide> truncate;
   int32_t repetition_tokens = 0;
   Task task = Task::kGenerate;
+  std::optional<int32_t> dimensions;   // of a run that embeds: so many values of each vector
+  std::vector<std::string> judge_words;  // of a run that classifies by a word: that against a pair, that for it
   std::optional<PoolingKind> pooling;  // of a run that embeds: this, whatever the model's files say
   std::shared_ptr<const AnswerForm> form;  // null: any text; its field names the option
   bool ignore_eos = false, include_stop_str_in_output = false, skip_special_tokens = true, return_token_ids = false;

@@ -107,6 +107,7 @@ std::optional<JobStop> Job::read_model() {
   Result<ModelFiles> files = load_model_files(options_);
   if (!files.ok()) return model_files_stop(files.status());
   model_.files = std::move(*files);
+  options_.output.row_width = options_.generation.dimensions.value_or(max_dimensions(model_.files));
   if (const Status status = follow_states(model_.files.config, &options_); !status.ok())
     return JobStop{JobEnd::kOptionRefused, status.message()};
   return check_rank_options(options_, model_.device.kind, model_.files);
@@ -173,6 +174,7 @@ std::optional<JobStop> Job::begin_reading() {
   CoordinatorOptions options;
   options.order = options_.output.order;
   options.format.metrics = !options_.output.no_metrics;
+  options.format.rows = options_.output.format == OutputFormat::kNpy;
   if (model_.files.pooling) options.format.labels = model_.files.pooling->labels;
   options.slo = options_.slo;
   if (!options_.request_rate) options.schedule = options_.schedule;  // arrivals are an order

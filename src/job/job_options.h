@@ -39,8 +39,12 @@ struct ModelSource {
   std::string commit;  // where it came from the cache
 };
 
+enum class OutputFormat { kJsonLines, kNpy };
+
 struct OutputOptions {
   std::string path = "-";  // "-": stdout
+  OutputFormat format = OutputFormat::kJsonLines;  // kNpy: vectors become rows of a .npy file (job/row_files.h)
+  int64_t row_width = 0;              // of a .npy file without rows
   OutputOrder order = OutputOrder::kCompletion;
   bool no_metrics = false;            // leaves the metrics out of the records
   bool restart = false;               // discards what earlier runs left

@@ -14,10 +14,13 @@ std::unique_ptr<RequestParser> make_request_parser(const JobOptions& o, const Mo
                      .default_name = o.model.default_adapter,
                      .model_names = o.model.served_names};
   limits.adapters.model_names.push_back(o.model.name);
-  limits.max_dimensions = model.config.hidden_size;
+  limits.max_dimensions = max_dimensions(model);
+  if (o.output.format == OutputFormat::kNpy)
+    limits.only_dimensions = o.generation.dimensions.value_or(limits.max_dimensions);
   if (model.pooling) limits.num_labels = static_cast<int32_t>(model.pooling->labels.size());
-  if (model.pooling && !model.pooling->layers.empty()) limits.max_dimensions = model.pooling->layers.back().out_features;
   limits.text_prompt = model.text_prompt;
+  limits.named_prompts = model.named_prompts;
+  limits.takes_instructions = model.pooling && model.pooling->judges_pairs;
   limits.prompt = prompt_bound(*model.context);
   return std::make_unique<RequestParser>(model.default_params, limits, *make_data_mapping(o.data));
 }

@@ -15,6 +15,7 @@
 #include "job/manifest_file.h"
 #include "job/output_target.h"
 #include "job/record_runs.h"
+#include "job/row_files.h"
 #include "job/run_manifest.h"
 
 namespace llmb {
@@ -61,8 +62,14 @@ class Merge {
   using BeginShard = std::function<Status(const FoundOutput& shard)>;
   using OnChecked = std::function<Status(int64_t index, std::string_view record)>;
   Status check_records(const BeginShard& begin_shard, const OnChecked& on_checked);
-  Status append_in_input_order(AtomicFileWriter* writer);
-  Status append_as_completed(AtomicFileWriter* writer);
+  // Many records at a time.
+  using Append = std::function<Status(std::string_view records)>;
+  Status append_in_input_order(const Append& append);
+  Status append_as_completed(const Append& append);
+  Status write_records(const Append& append);
+  Status add_rows(std::string_view records, RowFilesWriter* writer) const;
+  // Behind it a crash leaves an output that a run or a merge of the same job goes on with.
+  Status begin_replacing();
   Status check_double(const FoundOutput& shard, const RecordSummary& record) const;
   Status check_all_there() const;
   std::string missing_shards() const;
@@ -73,6 +80,7 @@ class Merge {
   FileOps& ops_;
   OutputTarget target_;
   std::vector<FoundOutput> shards_;
+  std::vector<std::optional<RowFile>> row_files_;  // of the shards whose records are an index
   std::unique_ptr<ManifestFile> manifest_file_;
   RunManifest manifest_;  // of the output
   CompletedLines lines_;
@@ -89,6 +97,10 @@ Status Merge::find_shards() {
       return invalid_argument("merge: " + *output +
                               " is a shard and the output; name the output first, then the shards");
     LLMB_ASSIGN_OR_RETURN(FoundOutput shard, find_output(*output, ops_));
+    std::optional<RowFile>& rows = row_files_.emplace_back();
+    if (!shard.rows.empty()) {
+      LLMB_ASSIGN_OR_RETURN(rows, RowFile::open(shard.rows, ops_));
+    }
     shards_.push_back(std::move(shard));
     result_.shards.push_back(*output);
   }
@@ -162,6 +174,10 @@ Status Merge::check_double(const FoundOutput& shard, const RecordSummary& record
 }
 
 RecordRuns::Change Merge::change_of(const FoundOutput& shard) const {
+  if (!shard.rows.empty())
+    return [file = static_cast<int32_t>(&shard - shards_.data())](std::string_view record, std::string* out) {
+      if (const auto parsed = parse_row_record(record)) append_with_file(*parsed, file, out);
+    };
   if (shard.manifest.created == manifest_.created) return {};
   if (setting_of(manifest_.fingerprint, "no_metrics") == "true") return {};
   return [from = std::to_string(shard.manifest.created), to = std::to_string(manifest_.created)](
@@ -180,7 +196,8 @@ Status Merge::check_records(const BeginShard& begin_shard, const OnChecked& on_c
       result_.num_failed += record.error_code.has_value();
       return on_checked(record.index, bytes);
     };
-    const auto scanned = scan_records(shard.records, on_record, ops_);
+    const auto scanned = shard.rows.empty() ? scan_records(shard.records, on_record, ops_)
+                                            : scan_row_index(shard.rows, shard.records, on_record, ops_);
     LLMB_RETURN_IF_ERROR(scanned.status());
     if (scanned->torn_bytes > 0 && shard.records == shard.path)
       return data_loss(shard.path +
@@ -189,7 +206,7 @@ Status Merge::check_records(const BeginShard& begin_shard, const OnChecked& on_c
   return check_all_there();
 }
 
-Status Merge::append_in_input_order(AtomicFileWriter* writer) {
+Status Merge::append_in_input_order(const Append& append) {
   RecordRuns runs(target_.partial() + ".sort", shards_.size(), ops_);
   const auto begin_shard = [&](const FoundOutput& shard) { return runs.begin_file(shard.records, change_of(shard)); };
   const auto add = [&](int64_t index, std::string_view record) {
@@ -198,24 +215,41 @@ Status Merge::append_in_input_order(AtomicFileWriter* writer) {
   };
   LLMB_RETURN_IF_ERROR(check_records(begin_shard, add));
   return runs.for_each([&](std::string_view records) {
-    return keep_going_() ? writer->append(records) : cancelled("interrupted");
+    return keep_going_() ? append(records) : cancelled("interrupted");
   });
 }
 
-Status Merge::append_as_completed(AtomicFileWriter* writer) {
+Status Merge::append_as_completed(const Append& append) {
   RecordRuns::Change change;
   std::string changed;
   const auto begin_shard = [&](const FoundOutput& shard) {
     change = change_of(shard);
     return Status();
   };
-  const auto append = [&](int64_t, std::string_view record) -> Status {
-    if (!change) return writer->append(record);
+  const auto on_checked = [&](int64_t, std::string_view record) -> Status {
+    if (!change) return append(record);
     changed.clear();
     change(record, &changed);
-    return writer->append(changed);
+    return append(changed);
   };
-  return check_records(begin_shard, append);
+  return check_records(begin_shard, on_checked);
+}
+
+Status Merge::write_records(const Append& append) {
+  return options_.order == OutputOrder::kInput ? append_in_input_order(append) : append_as_completed(append);
+}
+
+// Each says which shard's file has its rows, or holds them.
+Status Merge::add_rows(std::string_view records, RowFilesWriter* writer) const {
+  while (!records.empty()) {
+    const std::string_view record = records.substr(0, records.find('\n') + 1);
+    records.remove_prefix(record.size());
+    const auto parsed = parse_row_record(record);
+    const auto file = static_cast<size_t>(parsed ? parsed->file : 0);
+    const bool is_named = parsed && parsed->first_row && file < row_files_.size() && row_files_[file];
+    LLMB_RETURN_IF_ERROR(writer->add(record, is_named ? &*row_files_[file] : nullptr));
+  }
+  return {};
 }
 
 // "shard 2/7, 5/7"; "" where each number of shards is there whole.
@@ -261,19 +295,38 @@ Status Merge::write_manifest(RunState state) {
   return manifest_file_->replace(format_manifest(manifest));
 }
 
+Status Merge::begin_replacing() {
+  LLMB_RETURN_IF_ERROR(write_manifest(RunState::kRunning));
+  if (ops_.unlink(target_.partial().c_str()) == 0 || errno == ENOENT) return {};
+  return io_error(target_.partial() + ": cannot remove: " + std::strerror(errno));
+}
+
 Status Merge::write() {
   const std::string temporary = target_.partial() + ".tmp";
-  AtomicFileWriter writer(target_.path, temporary, ops_);
-  LLMB_RETURN_IF_ERROR(writer.open());
-  LLMB_RETURN_IF_ERROR(options_.order == OutputOrder::kInput ? append_in_input_order(&writer)
-                                                              : append_as_completed(&writer));
-  // A crash behind this leaves an output that a run or a merge of the same job goes on with.
-  LLMB_RETURN_IF_ERROR(write_manifest(RunState::kRunning));
-  if (ops_.unlink(target_.partial().c_str()) != 0 && errno != ENOENT)
-    return io_error(target_.partial() + ": cannot remove: " + std::strerror(errno));
-  LLMB_RETURN_IF_ERROR(writer.commit());
+  FileIdentity identity;
+  std::optional<FileFingerprint> index;
+  if (holds_rows(manifest_.fingerprint)) {
+    int64_t width = 0;  // where there are no rows
+    for (const auto& rows : row_files_) width = rows ? std::max(width, rows->shape().width) : width;
+    RowFilesWriter writer(target_.path, target_.index(), temporary, width, ops_);
+    LLMB_RETURN_IF_ERROR(writer.open());
+    LLMB_RETURN_IF_ERROR(write_records([&](std::string_view records) { return add_rows(records, &writer); }));
+    LLMB_RETURN_IF_ERROR(begin_replacing());
+    LLMB_RETURN_IF_ERROR(writer.commit());
+    identity = writer.identity();
+    LLMB_ASSIGN_OR_RETURN(const auto written, identify_file(ops_, target_.index()));
+    if (written) index = FileFingerprint{target_.index(), *written, 0};
+  } else {
+    AtomicFileWriter writer(target_.path, temporary, ops_);
+    LLMB_RETURN_IF_ERROR(writer.open());
+    LLMB_RETURN_IF_ERROR(write_records([&](std::string_view records) { return writer.append(records); }));
+    LLMB_RETURN_IF_ERROR(begin_replacing());
+    LLMB_RETURN_IF_ERROR(writer.commit());
+    identity = writer.identity();
+  }
   if (manifest_.complete) {
-    manifest_.complete->output = {target_.path, writer.identity(), 0};
+    manifest_.complete->output = {target_.path, identity, 0};
+    manifest_.complete->index = std::move(index);
     manifest_.complete->num_records = result_.num_records;
     manifest_.complete->num_failed = result_.num_failed;
   }

@@ -6,6 +6,7 @@
 #include "base/whole_file.h"
 #include "chat/answer_formats.h"
 #include "chat/chat_template_files.h"
+#include "chat/judge_prompt.h"
 #include "engine/constraint_vocabulary.h"
 #include "model/adapter_library.h"
 #include "model/classifier.h"
@@ -90,16 +91,50 @@ Status find_adapters(ModelSource* source) {
   return invalid_argument("`default_adapter` " + name + ": there is no adapter of this name");
 }
 
+// The tokens of two words, the one against a pair first.
+Result<JudgeTokens> find_judge_tokens(const std::vector<std::string>& words, const std::string& tokenizer_dir) {
+  LLMB_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::load(tokenizer_dir));
+  const auto find = [&](const std::string& word) -> Result<int32_t> {
+    if (const auto token = tokenizer->token_to_id(word)) return *token;
+    return invalid_argument("`classifier_from_token`: \"" + word + "\" is no token of the model");
+  };
+  JudgeTokens tokens;
+  LLMB_ASSIGN_OR_RETURN(tokens.no, find(words[0]));
+  LLMB_ASSIGN_OR_RETURN(tokens.yes, find(words[1]));
+  return tokens;
+}
+
+// By a head of its own, or by words that it says.
+Result<Pooling> load_scores(const JobOptions& o, const ModelConfig& config) {
+  const std::string& model = o.model.model;
+  std::vector<std::string> words = o.generation.judge_words;
+  std::optional<JudgeTokens> tokens;
+  if (words.empty()) {
+    LLMB_ASSIGN_OR_RETURN(tokens, load_judge_tokens(model, config));
+  }
+  if (words.empty() && !tokens) {
+    LLMB_ASSIGN_OR_RETURN(words, load_judge_words(model));
+  }
+  if (!words.empty()) {
+    LLMB_ASSIGN_OR_RETURN(tokens, find_judge_tokens(words, o.model.tokenizer));
+  }
+  return tokens ? load_judge(model, config, *tokens) : load_classifier(model, config);
+}
+
 // longest: of texts; becomes less where the model's files say so.
 Status add_pooling(const JobOptions& o, ModelFiles* files, int32_t* longest) {
   if (o.generation.task == Task::kClassify) {
-    LLMB_ASSIGN_OR_RETURN(files->pooling, load_classifier(o.model.model, files->config));
+    LLMB_ASSIGN_OR_RETURN(files->pooling, load_scores(o, files->config));
     files->default_params.classify.scores = files->pooling->scores;
   } else {
     LLMB_ASSIGN_OR_RETURN(files->pooling, load_pooling(o.model.model, files->config, o.generation.pooling));
     files->default_params.embed.normalizes = files->pooling->normalizes;
+  }
+  if (o.generation.task == Task::kEmbed || files->pooling->judges_pairs) {
     LLMB_ASSIGN_OR_RETURN(TextPrompts prompts, load_text_prompts(o.model.model));
-    if (!prompts.default_name.empty()) files->text_prompt = std::move(prompts.texts[prompts.default_name]);
+    if (!prompts.default_name.empty()) files->text_prompt = prompts.texts[prompts.default_name];
+    const bool takes_prompts = files->pooling->includes_prompt || files->pooling->kind != PoolingKind::kMean;
+    if (takes_prompts) files->named_prompts = std::move(prompts.texts);
   }
   files->config.tie_word_embeddings = true;  // the head, which checkpoints of such models need not have, is not used
   files->config.tied_unless_stored = false;
@@ -110,6 +145,11 @@ Status add_pooling(const JobOptions& o, ModelFiles* files, int32_t* longest) {
 }
 
 }  // namespace
+
+int32_t max_dimensions(const ModelFiles& files) {
+  const bool has_layers = files.pooling && !files.pooling->layers.empty();
+  return has_layers ? files.pooling->layers.back().out_features : files.config.hidden_size;
+}
 
 Status find_model_dirs(ModelSource* source, bool needs_weights) {
   LLMB_RETURN_IF_ERROR(find_adapters(source));
@@ -142,6 +182,9 @@ Result<ModelFiles> load_model_files(const JobOptions& o) {
   if (o.generation.task == Task::kEmbed || o.generation.task == Task::kClassify) {
     const Status status = add_pooling(o, &files, &longest);
     if (!status.ok()) return refused(status);
+    if (o.generation.dimensions.value_or(0) > max_dimensions(files))
+      return invalid_argument("`dimensions` " + std::to_string(*o.generation.dimensions) + " is more than the " +
+                              std::to_string(max_dimensions(files)) + " values of the model's vectors");
   } else if (files.config.is_encoder) {
     return unsupported(o.model.model + ": model_type \"" + files.config.model_type +
                        "\" is an encoder, which gives no answers; use --task embed, or classify");
@@ -161,6 +204,8 @@ Status load_model_context(const ModelSource& source, ModelFiles* files) {
   auto context = std::make_shared<ModelContext>();
   context->tokenizer = std::move(tokenizer);
   context->chat_template = std::move(chat_template);
+  if (files->pooling && files->pooling->judges_pairs)
+    context->judge = std::make_shared<const JudgePrompt>(context->chat_template);
   context->formats = files->formats;
   context->eos_token_ids = merge_eos_token_ids(files->config, files->generation);
   // The tokenizer's end of text ends it too, whatever the other files have forgotten.

@@ -1,6 +1,7 @@
 // Everything of a model directory but its weights: configuration, tokenizer, chat template, sampling defaults.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -21,11 +22,15 @@ struct ModelFiles {
   GenerationParams default_params;
   std::optional<Pooling> pooling;  // of a run that embeds
   std::string text_prompt;         // of a run that embeds: it stands in front of each text
+  std::map<std::string, std::string> named_prompts;  // of config_sentence_transformers.json, by name
   AnswerFormats formats;  // by the options, else by the text of the chat template
   int32_t max_model_len = 0;
   std::shared_ptr<AdapterLibrary> adapters;     // null: none, or before load_model_context()
   std::shared_ptr<const ModelContext> context;  // null before load_model_context()
 };
+
+// Values of the vectors that a run with these files makes of texts.
+int32_t max_dimensions(const ModelFiles& files);
 
 // Puts directories in place of the names of models. The same errors as load_model_files(). needs_weights: false for
 // devices that compute no model.

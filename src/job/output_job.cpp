@@ -10,6 +10,7 @@
 #include "io/request_parser.h"
 #include "io/resume_scan.h"
 #include "job/record_order.h"
+#include "job/row_files.h"
 
 namespace llmb {
 
@@ -82,6 +83,15 @@ Status OutputJob::examine(const Fingerprint& current, const OnErrorRecord& on_er
       log_warning(target_.path + ": begun by version " + recorded_->build + " and continued by " + options_.build);
   }
   LLMB_RETURN_IF_ERROR(choose_source());
+  if (has_rows() && source_ != Source::kNone) {
+    LLMB_ASSIGN_OR_RETURN(is_packed_, is_npy_file(source_path(), ops_));
+    LLMB_ASSIGN_OR_RETURN(const auto index, identify_file(ops_, target_.index()));
+    if (is_packed_ && !index)
+      return conflict(target_.index() +
+                      ": the index of the output's rows is gone; put it back, or start over with `restart`");
+    if (!is_packed_ && source_ == Source::kFile)
+      return data_loss(target_.path + ": no .npy file any more; put it back, or start over with `restart`");
+  }
   is_untouched_ = check_untouched();
   if (is_untouched_) {
     num_done_ = recorded_->complete->num_records;
@@ -104,6 +114,9 @@ Status OutputJob::choose_source() {
   }
   const std::string start_over = "; move it away, or replace it with `restart`";
   if (!recorded_) {
+    LLMB_ASSIGN_OR_RETURN(const bool is_taken, has_rows() ? has_index() : Result<bool>(false));
+    if (is_taken)
+      return conflict(target_.index() + ": exists, and is the name of the output's index" + start_over);
     for (const std::string& path : {target_.path, target_.partial()})
       if (path == target_.path ? has_file : has_partial)
         return conflict(path + ": exists, but " + target_.manifest() + " does not say where it comes from" +
@@ -125,13 +138,21 @@ Status OutputJob::choose_source() {
   return {};
 }
 
+// Whether something stands where the index is to be.
+Result<bool> OutputJob::has_index() const {
+  LLMB_ASSIGN_OR_RETURN(const auto found, identify_file(ops_, target_.index()));
+  return found && found->size > 0;
+}
+
 bool OutputJob::check_untouched() const {
   if (source_ != Source::kFile || recorded_->state != RunState::kComplete || !recorded_->complete) return false;
   // Whoever asks for the errors needs a look at the records.
   if (!options_.output.retry_errors.empty() || !options_.output.error_file.empty()) return false;
   const CompleteJob& before = *recorded_->complete;
   const auto output = identify(ops_, target_.path);
+  const auto index = has_rows() ? identify(ops_, target_.index()) : std::nullopt;
   if (!output || output->identity != before.output.identity) return false;
+  if (has_rows() && (!index || !before.index || index->identity != before.index->identity)) return false;
   return !inputs_.empty() && std::equal(inputs_.begin(), inputs_.end(), before.inputs.begin(), before.inputs.end(),
                                         [](const auto& a, const auto& b) { return a.same_identity(b); });
 }
@@ -143,26 +164,25 @@ bool OutputJob::is_retried(std::string_view error_code) const {
 }
 
 Status OutputJob::scan(const OnErrorRecord& on_error_record) {
-  const std::string path = source_ == Source::kFile ? target_.path : target_.partial();
-  const auto scanned = scan_records(
-      path,
-      [&](const RecordSummary& record, std::string_view bytes) -> Status {
-        if (!keep_going_()) return cancelled("interrupted");
-        if (record.error_code && is_retried(*record.error_code)) {
-          num_retried_++;
-          return {};
-        }
-        if (!completed_.add(record.index, record.content_hash))
-          return data_loss("a second record for input line index " + std::to_string(record.index));
-        found_in_order_ = found_in_order_ && record.index == completed_.last_index();
-        kept_bytes_ += static_cast<int64_t>(bytes.size());
-        if (!record.error_code) return {};
-        num_failed_++;
-        if (*record.error_code != kIncompleteLine) return on_error_record(bytes);
-        incomplete_.emplace(record.index, bytes);
-        return {};
-      },
-      ops_);
+  const std::string& path = source_path();
+  const auto on_record = [&](const RecordSummary& record, std::string_view bytes) -> Status {
+    if (!keep_going_()) return cancelled("interrupted");
+    if (record.error_code && is_retried(*record.error_code)) {
+      num_retried_++;
+      return {};
+    }
+    if (!completed_.add(record.index, record.content_hash))
+      return data_loss("a second record for input line index " + std::to_string(record.index));
+    found_in_order_ = found_in_order_ && record.index == completed_.last_index();
+    kept_bytes_ += static_cast<int64_t>(bytes.size());
+    if (!record.error_code) return {};
+    num_failed_++;
+    if (*record.error_code != kIncompleteLine) return on_error_record(bytes);
+    incomplete_.emplace(record.index, bytes);
+    return {};
+  };
+  const auto scanned =
+      is_packed_ ? scan_row_index(path, target_.index(), on_record, ops_) : scan_records(path, on_record, ops_);
   LLMB_RETURN_IF_ERROR(scanned.status());
   num_done_ = completed_.size();
   if (scanned->torn_bytes == 0) return {};
@@ -207,17 +227,28 @@ int64_t OutputJob::created(int64_t now) {
   return manifest_.created = goes_on ? recorded_->created : now;
 }
 
+Status OutputJob::remove(const std::string& path) const {
+  if (ops_.unlink(path.c_str()) == 0 || errno == ENOENT) return {};
+  return io_error(path + ": cannot remove: " + std::strerror(errno));
+}
+
 Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerprint, const Clock& clock) {
   manifest_.fingerprint = fingerprint;
   LLMB_RETURN_IF_ERROR(check_unchanged());
   if (discard_) {
     LLMB_RETURN_IF_ERROR(write_manifest(RunState::kStarting));
-    if (ops_.unlink(target_.path.c_str()) != 0 && errno != ENOENT)
-      return io_error(target_.path + ": cannot remove: " + std::strerror(errno));
+    bool has_index = has_rows();
+    if (seen_file_ && !has_index) {
+      LLMB_ASSIGN_OR_RETURN(has_index, is_npy_file(target_.path, ops_));
+    }
+    LLMB_RETURN_IF_ERROR(remove(target_.path));
+    if (has_index) LLMB_RETURN_IF_ERROR(remove(target_.index()));
   } else if (source_ == Source::kFile) {
     LLMB_RETURN_IF_ERROR(write_manifest(RunState::kRunning));
     LLMB_RETURN_IF_ERROR(move_durably(ops_, target_.path, target_.partial(), seen_partial_));
   }
+  if (is_packed_) LLMB_RETURN_IF_ERROR(unpack_rows(partial_, target_.index(), temporary(), ops_));
+  else if (has_rows()) LLMB_RETURN_IF_ERROR(remove(target_.index()));  // of a run that was killed while it packed
   if (num_retried_ > 0) {
     const auto stays = [&](const RecordSummary& record) {
       return completed_.contains(record.index) && !(record.error_code && is_retried(*record.error_code));
@@ -225,6 +256,10 @@ Result<std::unique_ptr<OutputSink>> OutputJob::begin(const Fingerprint& fingerpr
     LLMB_RETURN_IF_ERROR(rewrite_records(target_.partial(), temporary(), stays, ops_));
   } else {
     ops_.unlink(temporary().c_str());  // of a run that was killed while it rewrote records
+  }
+  if (is_packed_) {  // what was counted are the index's records
+    LLMB_ASSIGN_OR_RETURN(const auto unpacked, identify_file(ops_, partial_));
+    kept_bytes_ = unpacked ? unpacked->size : 0;
   }
   OutputSinkOptions sink_options;
   sink_options.path = target_.path;
@@ -260,7 +295,15 @@ Result<std::optional<FileIdentity>> OutputJob::put_in_order(bool is_in_order) {
 
 Status OutputJob::complete(OutputSink& sink, int64_t num_records, int64_t num_failed, bool is_in_order) {
   LLMB_RETURN_IF_ERROR(sink.sync_all());
-  LLMB_ASSIGN_OR_RETURN(const auto rewritten, put_in_order(is_in_order));
+  LLMB_ASSIGN_OR_RETURN(auto rewritten, put_in_order(is_in_order));
+  if (has_rows()) {
+    LLMB_ASSIGN_OR_RETURN(const bool is_taken, has_index());
+    if (is_taken)
+      return io_error(target_.index() +
+                      ": something else has made this file meanwhile; it is left as it is: move it away");
+    LLMB_ASSIGN_OR_RETURN(rewritten, pack_rows(partial_, target_.index(), temporary(), num_records,
+                                               options_.output.row_width, ops_));
+  }
   LLMB_RETURN_IF_ERROR(sink.finish(rewritten));
   return mark_complete(sink.identity(), num_records, num_failed);
 }
@@ -269,6 +312,7 @@ Status OutputJob::complete(OutputSink& sink, int64_t num_records, int64_t num_fa
 Status OutputJob::mark_complete(const FileIdentity& output, int64_t num_records, int64_t num_failed) {
   const FileFingerprint file = {target_.path, output, 0};
   if (!inputs_.empty()) manifest_.complete = CompleteJob{inputs_, file, num_records, num_failed};
+  if (manifest_.complete && has_rows()) manifest_.complete->index = identify(ops_, target_.index());
   return write_manifest(RunState::kComplete);
 }
 
@@ -279,7 +323,9 @@ OutputJob::Kept OutputJob::count_kept() const {
     kept.num_failed += record.error_code.has_value();
     return Status();
   };
-  (void)scan_records(target_.partial(), count, ops_);  // up to where it is damaged, or gone
+  const auto is_packed = has_rows() ? is_npy_file(partial_, ops_) : Result<bool>(false);
+  const std::string records = is_packed.ok() && *is_packed ? target_.index() : partial_;
+  (void)scan_records(records, count, ops_);  // up to where it is damaged, or gone
   return kept;
 }
 

@@ -2,6 +2,8 @@
 //
 // On disk:   nothing → (manifest running, FILE.partial) → FILE → manifest complete; and back again for an input that
 //            grew: manifest running → FILE renamed to FILE.partial → …
+// With rows (row_files.h): … FILE.partial → (index, FILE.partial that is a .npy file) → FILE; and back again, by which
+//            the index goes.
 // A crash between any two of these steps leaves a state that examine() knows, and continuing is idempotent.
 #pragma once
 
@@ -92,6 +94,10 @@ class OutputJob {
   Status check_unchanged() const;
   Result<std::optional<FileIdentity>> put_in_order(bool is_in_order);
   Status mark_complete(const FileIdentity& output, int64_t num_records, int64_t num_failed);
+  bool has_rows() const { return options_.output.format == OutputFormat::kNpy; }
+  const std::string& source_path() const { return source_ == Source::kFile ? target_.path : partial_; }
+  Result<bool> has_index() const;
+  Status remove(const std::string& path) const;
   bool check_untouched() const;
   Status scan(const OnErrorRecord& on_error_record);
   bool is_retried(std::string_view error_code) const;
@@ -100,6 +106,7 @@ class OutputJob {
 
   const JobOptions& options_;
   const OutputTarget target_;
+  const std::string partial_ = target_.partial();
   const KeepGoing keep_going_;
   FileOps& ops_;
   std::unique_ptr<ManifestFile> manifest_file_;
@@ -107,6 +114,7 @@ class OutputJob {
   RunManifest manifest_;  // of this run
   Source source_ = Source::kNone;
   bool discard_ = false;  // what stands under the output's names
+  bool is_packed_ = false;  // the source is a .npy file
   // As choose_source() saw them: what is decided later holds only while they stay so.
   std::optional<FileIdentity> seen_file_, seen_partial_;
   std::vector<FileFingerprint> inputs_;  // as they were found; empty where one is no file

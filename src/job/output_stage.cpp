@@ -17,6 +17,9 @@ std::optional<JobStop> OutputStage::open() {
   auto target = resolve_output(options_.output.path, options_.inputs);
   if (!target.ok()) return output_stop(target.status());
   target_ = std::move(*target);
+  if (target_.is_stream && options_.output.format == OutputFormat::kNpy)
+    return JobStop{JobEnd::kOptionRefused,
+                   "`output_format` npy needs a file, whose beginning says how many rows there are: give -o FILE"};
   if (const Status status = check_side_files(options_, target_); !status.ok()) return output_stop(status);
   if (!target_.is_stream) {
     auto job = OutputJob::open(options_, target_, keep_going_);

@@ -83,7 +83,7 @@ Result<OutputTarget> resolve_output(const std::string& path, const std::vector<s
     target.path = follow_links(path);
   }
   LLMB_RETURN_IF_ERROR(check_name_length(target.path, kLongestSuffix));
-  for (const std::string& name : {target.partial(), target.manifest()})
+  for (const std::string& name : {target.partial(), target.manifest(), target.index()})
     if (ops.stat(name.c_str(), &st) == 0) LLMB_RETURN_IF_ERROR(check_not_an_input(ops, inputs, st, name));
   return target;
 }

@@ -16,6 +16,7 @@ struct OutputTarget {
   std::string path;        // of a file
   std::string partial() const { return path + ".partial"; }
   std::string manifest() const { return path + ".manifest.json"; }
+  std::string index() const { return path + ".index.jsonl"; }  // of an output of rows
 };
 
 // Changes nothing. kInvalidArgument: a directory, one of the inputs, or a name so long that those beside it do not fit;

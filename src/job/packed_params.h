@@ -68,8 +68,8 @@ void each_member(EmbedParams& p, F f) {
 
 template <typename F>
 void each_member(ClassifyParams& p, F f) {
-  auto& [scores, pairs, top_n, returns_documents] = p;
-  f(scores), f(pairs), f(top_n), f(returns_documents);
+  auto& [scores, pairs, top_n, returns_documents, instruction] = p;
+  f(scores), f(pairs), f(top_n), f(returns_documents), f(instruction);
 }
 
 template <typename F>

@@ -80,10 +80,12 @@ Json complete_json(const CompleteJob& job) {
     inputs.push_back(identity_json(input));
     inputs.back()["name"] = input.name;
   }
-  return {{"num_records", job.num_records},
-          {"num_failed", job.num_failed},
-          {"output", identity_json(job.output)},
-          {"inputs", inputs}};
+  Json json = {{"num_records", job.num_records},
+               {"num_failed", job.num_failed},
+               {"output", identity_json(job.output)},
+               {"inputs", inputs}};
+  if (job.index) json["index"] = identity_json(*job.index);
+  return json;
 }
 
 // nullopt: something has the wrong shape.
@@ -103,6 +105,10 @@ std::optional<CompleteJob> parse_complete(const Json& json) {
   auto file = parse_identity("output", *output);
   if (!file) return std::nullopt;
   job.output = std::move(*file);
+  if (const Json* index = member(json, "index")) {
+    job.index = parse_identity("index", *index);
+    if (!job.index) return std::nullopt;
+  }
   job.num_records = *num_records;
   job.num_failed = *num_failed;
   return job;
@@ -242,6 +248,8 @@ std::string setting_of(const Fingerprint& fingerprint, const char* name) {
     if (setting == name) return value;
   return "";
 }
+
+bool holds_rows(const Fingerprint& fingerprint) { return setting_of(fingerprint, kOutputFormatName) == "\"npy\""; }
 
 std::vector<std::string> fingerprint_differences(const Fingerprint& recorded, const Fingerprint& current) {
   std::vector<std::string> differences;

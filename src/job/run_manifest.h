@@ -49,6 +49,9 @@ inline constexpr const char* kArithmeticName = "arithmetic";
 inline constexpr const char* kShardName = "shard";
 inline constexpr const char* kShardByName = "shard_by";
 
+// How an output's records stand in files (job/row_files.h); none: as JSON lines.
+inline constexpr const char* kOutputFormatName = "output_format";
+
 // A complete job's inputs and output. Where inputs and output still have the same size, times and inode, nothing is to
 // do, however large they are.
 struct CompleteJob {
@@ -56,6 +59,7 @@ struct CompleteJob {
   FileFingerprint output;
   int64_t num_records = 0;
   int64_t num_failed = 0;  // of them, error records
+  std::optional<FileFingerprint> index = {};  // of an output of rows
 };
 
 struct RunManifest {
@@ -79,6 +83,8 @@ uint64_t job_hash(const Fingerprint& fingerprint);
 Fingerprint without_shard(Fingerprint fingerprint);
 // A setting as it was recorded; "": there is none of that name.
 std::string setting_of(const Fingerprint& fingerprint, const char* name);
+// Whether the output is a .npy file with an index once it is complete.
+bool holds_rows(const Fingerprint& fingerprint);
 
 // The components that differ, "temperature was 0.7 and is 0.9"; empty where none does.
 std::vector<std::string> fingerprint_differences(const Fingerprint& recorded, const Fingerprint& current);

@@ -63,6 +63,7 @@ Status check_side_files(const JobOptions& o, const OutputTarget& output) {
     taken.emplace_back("the output", output.path);
     for (const std::string& name : {output.partial(), output.manifest()})
       taken.emplace_back("part of the output", name);
+    if (o.output.format == OutputFormat::kNpy) taken.emplace_back("part of the output", output.index());
   } else if (o.output.path == "-") {
     taken.emplace_back("the output", "/dev/stdout");
   }

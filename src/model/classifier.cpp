@@ -103,7 +103,8 @@ Result<Pooling> parse_classifier(std::string_view json, const ModelConfig& confi
   const std::string name = is_named ? (*classes)[0].get<std::string>() : "";
   if (!name.ends_with("ForSequenceClassification"))
     return unsupported("\"architectures\" names no class ...ForSequenceClassification but \"" + name.substr(0, 80) +
-                       "\": the model has no labels");
+                       "\": the model has no labels; of one that judges pairs by a word, name the words: "
+                       "`classifier_from_token` no,yes");
   ConfigFields f(object);
   Pooling pooling;
   pooling.normalizes = false;
@@ -121,6 +122,54 @@ Result<Pooling> load_classifier(const std::string& model_dir, const ModelConfig&
   LLMB_ASSIGN_OR_RETURN(const std::string activation, score_activation(model_dir));
   Result<Pooling> pooling = parse_classifier(text, config, activation);
   if (!pooling.ok()) return pooling.status().with_context(path);
+  return pooling;
+}
+
+Result<std::vector<std::string>> load_judge_words(const std::string& model_dir) {
+  std::vector<std::string> words;
+  if (is_gguf_path(model_dir)) return words;
+  const std::string path = model_dir + "/config.json";
+  LLMB_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMaxTextFileBytes));
+  LLMB_ASSIGN_OR_RETURN(const nlohmann::json object, parse_config_object(text));
+  const auto names = object.find("classifier_from_token");
+  if (names == object.end() || names->is_null()) return words;
+  const bool are_two = names->is_array() && names->size() == 2 && (*names)[0].is_string() && (*names)[1].is_string();
+  if (!are_two) return data_loss(path + ": \"classifier_from_token\" is no array of two words");
+  return std::vector<std::string>{(*names)[0].get<std::string>(), (*names)[1].get<std::string>()};
+}
+
+Result<Pooling> load_judge(const std::string& model_dir, const ModelConfig& config, const JudgeTokens& tokens) {
+  if (is_gguf_path(model_dir)) return unsupported(model_dir + ": GGUF files do not judge pairs by a word");
+  if (config.is_encoder) return unsupported(model_dir + ": an encoder has no words to judge by");
+  if (config.logit_softcap != 0 || config.logit_multiplier != 1)
+    return unsupported(model_dir + ": pairs are not judged by logits that are scaled or capped");
+  const std::string path = model_dir + "/config.json";
+  LLMB_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMaxTextFileBytes));
+  LLMB_ASSIGN_OR_RETURN(const nlohmann::json object, parse_config_object(text));
+  LLMB_ASSIGN_OR_RETURN(const std::string activation, score_activation(model_dir));
+  ConfigFields f(object);
+  const Scores scores = read_scores(f, object, activation, /*num_labels=*/1);
+  LLMB_RETURN_IF_ERROR(f.status().with_context(path));
+  constexpr const char* kTable =
+      "model.embed_tokens|model.language_model.embed_tokens|language_model.model.embed_tokens";
+  constexpr const char* kHead = "lm_head|language_model.lm_head|model.lm_head";
+  PoolingLayer head;
+  head.name = config.tied_unless_stored    ? std::string(kHead) + "|" + kTable
+              : config.tie_word_embeddings ? kTable
+                                           : kHead;
+  head.in_features = config.hidden_size;
+  head.out_features = config.vocab_size;
+  head.has_bias = false;
+  head.rows = {tokens.yes};
+  if (tokens.no) head.rows.push_back(*tokens.no);
+  Pooling pooling;
+  pooling.normalizes = false;
+  pooling.layers = {std::move(head)};
+  pooling.labels = {"yes"};
+  pooling.judges_pairs = true;
+  pooling.scores = !tokens.no                  ? scores
+                   : scores == Scores::kAsIs ? Scores::kDifference
+                                               : Scores::kLogisticDifference;
   return pooling;
 }
 

@@ -94,12 +94,12 @@ bool is_inside(const std::string& path) {
 }
 
 Status add_module(const std::string& model_dir, const nlohmann::json& module, const ModelConfig& config, bool* pools,
-                  bool* includes_prompt, Pooling* pooling) {
+                  Pooling* pooling) {
   const std::string type = text_of(module, "type"), path = text_of(module, "path"), dir = model_dir + "/" + path;
   if (!is_inside(path)) return data_loss("\"path\" \"" + path.substr(0, 80) + kLeadsOut);
   if (type.ends_with(".Transformer")) return {};
   if (type.ends_with(".Pooling") && !*pools) {
-    LLMB_ASSIGN_OR_RETURN(pooling->kind, read_kind(dir + "/config.json", includes_prompt));
+    LLMB_ASSIGN_OR_RETURN(pooling->kind, read_kind(dir + "/config.json", &pooling->includes_prompt));
     *pools = true;
     return {};
   }
@@ -158,19 +158,42 @@ Result<Pooling> load_pooling(const std::string& model_dir, const ModelConfig& co
   if (!modules.is_array()) return data_loss(path + ": is not a JSON array");
   if (modules.size() > kMaxModules) return unsupported(path + ": has more than 16 modules");
   pooling.normalizes = false;
-  bool pools = false, includes_prompt = true;
+  bool pools = false;
   for (const nlohmann::json& module : modules) {
     if (!module.is_object()) return data_loss(path + ": holds " + brief(module) + ", expected an object");
-    const Status status = add_module(model_dir, module, config, &pools, &includes_prompt, &pooling);
+    const Status status = add_module(model_dir, module, config, &pools, &pooling);
     if (!status.ok()) return status.with_context(path);
   }
   if (!pools) return unsupported(path + ": has no module that pools");
-  if (!includes_prompt && pooling.kind == PoolingKind::kMean) {
+  if (!pooling.includes_prompt && pooling.kind == PoolingKind::kMean) {
     LLMB_ASSIGN_OR_RETURN(const TextPrompts prompts, load_text_prompts(model_dir));
     if (!prompts.default_name.empty() && prompts.texts.contains(prompts.default_name))
       return unsupported(path + ": a mean that leaves out the prompt (\"include_prompt\": false) is not supported");
   }
   return pooling;
+}
+
+Result<std::optional<JudgeTokens>> load_judge_tokens(const std::string& model_dir, const ModelConfig& config) {
+  const std::string modules_path = model_dir + "/modules.json";
+  const auto text = read_whole_file(modules_path, kMaxBytes);
+  if (!text.ok()) return std::optional<JudgeTokens>();
+  const nlohmann::json modules = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!modules.is_array() || modules.size() > kMaxModules) return std::optional<JudgeTokens>();
+  for (const nlohmann::json& module : modules) {
+    if (!module.is_object() || !text_of(module, "type").ends_with(".LogitScore")) continue;
+    const std::string folder = text_of(module, "path");
+    if (!is_inside(folder)) return data_loss(modules_path + ": \"path\" \"" + folder.substr(0, 80) + kLeadsOut);
+    const std::string path = model_dir + "/" + folder + "/config.json";
+    LLMB_ASSIGN_OR_RETURN(const nlohmann::json object, read_object(path));
+    ConfigFields f(object);
+    JudgeTokens tokens;
+    tokens.yes = static_cast<int32_t>(f.integer("true_token_id", {}, 0, config.vocab_size - 1));
+    if (f.has("false_token_id"))
+      tokens.no = static_cast<int32_t>(f.integer("false_token_id", {}, 0, config.vocab_size - 1));
+    LLMB_RETURN_IF_ERROR(f.status().with_context(path));
+    return std::optional(tokens);
+  }
+  return std::optional<JudgeTokens>();
 }
 
 std::vector<std::string> pooling_layer_folders(const std::string& model_dir) {
@@ -180,7 +203,8 @@ std::vector<std::string> pooling_layer_folders(const std::string& model_dir) {
   if (!modules.is_array() || modules.size() > kMaxModules) return {};
   std::vector<std::string> folders;
   for (const nlohmann::json& module : modules) {
-    if (!module.is_object() || !text_of(module, "type").ends_with(".Dense")) continue;
+    const std::string type = module.is_object() ? text_of(module, "type") : std::string();
+    if (!type.ends_with(".Dense") && !type.ends_with(".LogitScore")) continue;
     const std::string path = text_of(module, "path");
     if (!path.empty() && is_inside(path)) folders.push_back(path);
   }

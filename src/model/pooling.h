@@ -25,6 +25,15 @@ struct TextPrompts {
 // From `model_dir`/config_sentence_transformers.json; none where there is no such file.
 Result<TextPrompts> load_text_prompts(const std::string& model_dir);
 
+// The tokens whose logits behind a pair of texts make its score: the one for it, and the one against it.
+struct JudgeTokens {
+  int32_t yes = 0;
+  std::optional<int32_t> no;  // none: the first one's logit is the score
+};
+
+// From the module LogitScore (sentence-transformers) that `model_dir`/modules.json names; nullopt: there is none.
+Result<std::optional<JudgeTokens>> load_judge_tokens(const std::string& model_dir, const ModelConfig& config);
+
 // Folders of the layers that `model_dir`/modules.json names, relative to it. None where load_pooling() would fail.
 std::vector<std::string> pooling_layer_folders(const std::string& model_dir);
 

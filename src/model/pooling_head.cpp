@@ -44,7 +44,18 @@ Result<PoolingHead::Layer> PoolingHead::load_layer(const PoolingLayer& layer, We
   if (layer.has_bias) {
     LLMB_ASSIGN_OR_RETURN(biases.emplace_back(), tensor(name + ".bias", {layer.out_features}));
   }
-  out.weight = maker.make_linear({&weight, 1}, biases, WeightRole::kSmall);
+  if (layer.rows.empty()) {
+    out.weight = maker.make_linear({&weight, 1}, biases, WeightRole::kSmall);
+  } else {
+    std::vector<TensorView> rows;
+    for (const int32_t row : layer.rows) {
+      rows.push_back(weight);
+      rows.back().data = static_cast<const char*>(weight.data) + row * weight.row_bytes();
+      rows.back().rows = 1;
+    }
+    out.width = static_cast<int64_t>(rows.size());
+    out.weight = maker.make_linear(rows, {}, WeightRole::kSmall);
+  }
   if (!layer.norm.empty()) {
     LLMB_ASSIGN_OR_RETURN(const TensorView norm, tensor(layer.norm + ".weight", {layer.out_features}));
     out.norm.weight = maker.make_vector(norm);

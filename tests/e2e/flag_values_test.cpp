@@ -56,6 +56,7 @@ const std::map<std::string, NumericFlag> kFlags = {
     {"--frequency-penalty", {{"-2", "2"}, {"-2.1", "2.1"}}},
     {"--seed", {{"0", "9223372036854775808", "18446744073709551615"}, {"-1", "18446744073709551616"}}},
     {"--stop-token-ids", {{"0", "5,7"}, {"-1", "2147483648", "1,-1"}}},
+    {"--dimensions", {{"1", "2147483647"}, {"0", "-1", "2147483648"}}},
     {"--logprobs", {{"0", "20"}, {"-1", "21"}}},
     {"--stop-repetition", {{"8", "4096"}, {"0", "-1", "7", "4097"}}},
     {"--n", {{"1", "256"}, {"0", "257"}}},
@@ -72,8 +73,11 @@ const std::vector<std::string> kNever = {"",    " ",   "010", "00",  "0x10", " 4
 
 // Model and input are not there: a value that is let through ends otherwise.
 ProcessResult run_with(const std::string& flag, const std::string& value) {
-  if (value.empty()) return run_process({kProgram, "-m", "/nowhere", flag, value, "/nowhere/in.jsonl"});
-  return run_process({kProgram, "-m", "/nowhere", flag + "=" + value, "/nowhere/in.jsonl"});
+  std::vector<std::string> argv = {kProgram, "-m", "/nowhere", "/nowhere/in.jsonl"};
+  if (flag == "--dimensions") argv.insert(argv.end(), {"--task", "embed"});
+  argv.push_back(value.empty() ? flag : flag + "=" + value);
+  if (value.empty()) argv.push_back(value);
+  return run_process(argv);
 }
 
 }  // namespace
@@ -111,13 +115,13 @@ TEST_CASE("FAULTS 46: values at the borders are taken") {
 
 TEST_CASE("FAULTS 46: every flag of --help that takes a number is in this table") {
   const std::set<std::string> not_numbers = {
-      "--output", "--order", "--retry-errors", "--error-file", "--model", "--tokenizer", "--revision", "--tokenizer-revision",
+      "--output", "--output-format", "--order", "--retry-errors", "--error-file", "--model", "--tokenizer", "--revision", "--tokenizer-revision",
       "--chat-template", "--load-format", "--device", "--dtype", "--arithmetic", "--quantization", "--gguf-activations",
       "--weight-cache",
       "--batching", "--kv-cache-dtype", "--logit-bias", "--stop", "--truncate", "--progress", "--metrics", "--report", "--sample", "--slo",
       "--input-format", "--prompt-field", "--template", "--system", "--keep", "--schedule", "--policy", "--preemption", "--speculative",
       "--speculative-corpus", "--speculative-config", "--json-schema", "--regex", "--choice", "--grammar",
-      "--tool-call-parser", "--reasoning-parser", "--shard", "--shard-by", "--done", "--task", "--pooling", "--adapter", "--adapter-dir",
+      "--tool-call-parser", "--reasoning-parser", "--shard", "--shard-by", "--done", "--task", "--pooling", "--classifier-from-token", "--adapter", "--adapter-dir",
       "--default-adapter", "--lora-modules", "--served-model-name", "--merge-adapters"};
   const std::string help = run_process({kProgram, "--help"}).out;
   const std::regex with_value(R"(\n  (?:-\w,)?(--[a-z-]+) +([^ \n]+))");

@@ -21,6 +21,7 @@
 #include "job/job_options.h"
 #include "job/output_job.h"
 #include "job/output_sink.h"
+#include "job/row_files.h"
 #include "tests/support/faulty_file_ops.h"
 #include "tests/support/power_loss.h"
 #include "tests/support/process.h"
@@ -29,11 +30,18 @@ namespace llmb::test {
 
 constexpr int kErrorEvery = 4;  // every fourth line is answered with an error record
 
-inline Completion answer_to(const LineRef& line) {
+// is_vectors: one vector, or two, in place of a text.
+inline Completion answer_to(const LineRef& line, bool is_vectors) {
   Completion completion;
   completion.line = line;
   if (line.index % kErrorEvery == kErrorEvery - 1) {
     completion.error = RequestError{"invalid_value", "for the test", std::nullopt};
+  } else if (is_vectors) {
+    completion.task = Task::kEmbed;
+    completion.choices.resize(1 + static_cast<size_t>(line.index % 2));
+    for (Choice& choice : completion.choices)
+      choice.embedding = {0.5f, static_cast<float>(line.index),
+                          static_cast<float>(&choice - completion.choices.data())};
   } else {
     completion.choices.emplace_back();
     completion.choices[0].text = "answer " + std::to_string(line.index);
@@ -48,6 +56,28 @@ class JobDirectory {
   std::string out() const { return dir_.file("out.jsonl"); }
   std::string partial() const { return out() + ".partial"; }
   std::string manifest() const { return out() + ".manifest.json"; }
+  std::string index() const { return out() + ".index.jsonl"; }
+
+  // Records of one of the output's files, a .npy file's with the vectors that its rows are.
+  std::string records_of(const std::string& path) const {
+    const std::string text = read_file(path);
+    if (!text.starts_with(kNpyMagic)) return text;
+    std::string records;
+    const Result<RowFile> rows = RowFile::open(path, real_file_ops());
+    REQUIRE_MESSAGE(rows.ok(), rows.status().message());
+    const auto add = [&](const RecordSummary&, std::string_view record) {
+      const RowRecord parsed = parse_row_record(record).value();
+      std::string values;
+      if (!parsed.first_row) records += record;
+      if (!parsed.first_row) return Status();
+      REQUIRE(rows->read(*parsed.first_row, parsed.num_rows, &values).ok());
+      append_row_record(parsed, values, parsed.num_rows, &records);
+      return Status();
+    };
+    const auto scanned = scan_row_index(path, index(), add, real_file_ops());
+    CHECK_MESSAGE(scanned.ok(), scanned.status().message());
+    return records;
+  }
 
   void write_input(int num_lines) const {
     std::string text;
@@ -99,7 +129,8 @@ inline Status answer_lines(const JobOptions& options, const CompletedLines& comp
                            int64_t* num_failed) {
   LineReader reader(options.inputs);
   CompletedLineMatcher matcher(completed);
-  const ResultFormatter formatter({.metrics = false});
+  const bool has_rows = options.output.format == OutputFormat::kNpy;
+  const ResultFormatter formatter({.metrics = false, .rows = has_rows});
   std::vector<std::string> records;
   while (true) {
     const auto line = reader.next();
@@ -108,7 +139,7 @@ inline Status answer_lines(const JobOptions& options, const CompletedLines& comp
     const Result<bool> done = matcher.is_done((*line)->line);
     if (!done.ok()) return done.status();
     if (*done) continue;
-    const Completion completion = answer_to((*line)->line);
+    const Completion completion = answer_to((*line)->line, has_rows);
     *num_failed += completion.error.has_value();
     records.push_back(formatter.format(completion));
   }
@@ -147,8 +178,8 @@ inline std::set<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-inline void reverse_lines(const std::string& path) {
-  std::stringstream stream(read_file(path));
+inline void reverse_lines(const std::string& path, const std::string& text) {
+  std::stringstream stream(text);
   std::string reversed;
   for (std::string line; std::getline(stream, line);) reversed = line + "\n" + reversed;
   write_file(path, reversed);
@@ -163,6 +194,8 @@ struct Start {
   JobOptions options;
 };
 
+constexpr size_t kFirstOfRows = 8;  // of the starts below, those of outputs whose vectors become rows
+
 inline std::vector<Start> make_starts() {
   std::vector<Start> starts = {{"fresh", 0, 0, false, {}},
                                {"after a kill", 9, 17, false, {}},
@@ -171,10 +204,18 @@ inline std::vector<Start> make_starts() {
                                {"retrying errors", 10, 0, true, {}},
                                {"restarting", 10, 0, true, {}},
                                {"in input order", 6, 0, true, {}},
-                               {"fresh, in input order", 0, 0, false, {}}};
-  starts[4].options.output.retry_errors = "*";
-  starts[5].options.output.restart = true;
-  starts[6].options.output.order = starts[7].options.output.order = OutputOrder::kInput;
+                               {"fresh, in input order", 0, 0, false, {}},
+                               {"fresh, of rows", 0, 0, false, {}},
+                               {"of rows, after a kill", 9, 17, false, {}},
+                               {"of rows, all there, not yet packed", 10, 0, false, {}},
+                               {"of rows, the input grew", 6, 0, true, {}},
+                               {"of rows, retrying errors", 10, 0, true, {}},
+                               {"of rows, restarting", 10, 0, true, {}},
+                               {"of rows, in input order", 6, 0, true, {}}};
+  starts[4].options.output.retry_errors = starts[12].options.output.retry_errors = "*";
+  starts[5].options.output.restart = starts[13].options.output.restart = true;
+  for (const size_t i : {6, 7, 14}) starts[i].options.output.order = OutputOrder::kInput;
+  for (size_t i = kFirstOfRows; i < starts.size(); ++i) starts[i].options.output.format = OutputFormat::kNpy;
   return starts;
 }
 
@@ -190,13 +231,13 @@ class Matrix {
     FaultyFileOps ops;
     REQUIRE(run_job(options_, ops).ok());
     num_calls_ = ops.num_calls();
-    expected_ = lines_of(read_file(dir_.out()));
+    expected_ = lines_of(dir_.records_of(dir_.out()));
     REQUIRE(expected_.size() == kNumLines);
     check_complete();
     if (options_.output.restart) return;
     for (const char* name : {"out.jsonl", "out.jsonl.partial"})
-      if (start_.count(name))
-        for (const std::string& line : lines_of(start_.at(name)))
+      if (start_records_.count(name))
+        for (const std::string& line : lines_of(start_records_.at(name)))
           if (expected_.count(line) &&
               (options_.output.retry_errors.empty() || line.find("\"error\":{") == std::string::npos))
             kept_.insert(line);
@@ -220,17 +261,17 @@ class Matrix {
 
   // The records of an earlier run are there, whatever became of this one.
   void check_kept() const {
-    std::string text = read_file(dir_.out());
-    text += read_file(dir_.partial());
+    std::string text = dir_.records_of(dir_.out());
+    text += dir_.records_of(dir_.partial());
     for (const std::string& line : kept_) CHECK_MESSAGE(text.find(line + "\n") != std::string::npos, line);
   }
 
   void check_intact() const {
     check_kept();
     for (const std::string& path : {dir_.out(), dir_.partial()}) {
-      const std::string text = read_file(path);
+      const std::string text = dir_.records_of(path);
       if (start_.count(std::filesystem::path(path).filename().string()) &&
-          text == start_.at(std::filesystem::path(path).filename().string()))
+          read_file(path) == start_.at(std::filesystem::path(path).filename().string()))
         continue;
       CHECK((text.empty() || text.back() == '\n'));
       for (const std::string& line : lines_of(text)) CHECK(expected_.count(line) == 1);
@@ -241,14 +282,16 @@ class Matrix {
     const auto files = dir_.files();
     std::string names;
     for (const auto& [name, content] : files) names += name + " ";
-    CHECK(names == "in.jsonl out.jsonl out.jsonl.manifest.json ");
-    CHECK(lines_of(read_file(dir_.out())) == expected_);
+    const bool has_rows = options_.output.format == OutputFormat::kNpy;
+    CHECK(names == std::string("in.jsonl out.jsonl ") + (has_rows ? "out.jsonl.index.jsonl " : "") +
+                       "out.jsonl.manifest.json ");
+    CHECK(lines_of(dir_.records_of(dir_.out())) == expected_);
     if (options_.output.order == OutputOrder::kInput) check_order();
     CHECK(read_file(dir_.manifest()).find("\"complete\"") != std::string::npos);
   }
 
   void check_order() const {
-    std::stringstream stream(read_file(dir_.out()));
+    std::stringstream stream(dir_.records_of(dir_.out()));
     int64_t index = 0;
     for (std::string line; std::getline(stream, line); ++index)
       CHECK(line.starts_with("{\"index\":" + std::to_string(index) + ","));
@@ -270,6 +313,17 @@ class Matrix {
   }
 
  private:
+  // The output of the earlier run, as if its answers had come in another order.
+  void reverse_lines() const {
+    const std::string records = dir_.records_of(dir_.out());
+    test::reverse_lines(dir_.out(), records);
+    if (options_.output.format != OutputFormat::kNpy) return;
+    std::filesystem::remove(dir_.index());
+    REQUIRE(pack_rows(dir_.out(), dir_.index(), dir_.out() + ".tmp", static_cast<int64_t>(lines_of(records).size()), 0,
+                      real_file_ops())
+                .ok());
+  }
+
   void prepare(const Start& start) {
     if (start.num_lines_before > 0) {
       JobOptions before = options_;
@@ -279,8 +333,9 @@ class Matrix {
       REQUIRE(run_job(before, real_file_ops()).ok());
     }
     if (start.num_lines_before > 0 && !start.was_complete) {
-      const std::string whole = read_file(dir_.out());
+      const std::string whole = dir_.records_of(dir_.out());
       std::filesystem::remove(dir_.out());
+      std::filesystem::remove(dir_.index());
       write_file(dir_.partial(), whole.substr(0, whole.size() - start.torn_bytes));
       std::string manifest = read_file(dir_.manifest());
       const size_t at = manifest.find("\"complete\"");
@@ -288,13 +343,16 @@ class Matrix {
       write_file(dir_.manifest(), manifest.replace(at, 10, "\"running\""));
     }
     dir_.write_input(kNumLines);
-    if (start.num_lines_before > 0 && options_.output.order == OutputOrder::kInput) reverse_lines(dir_.out());
+    if (start.num_lines_before > 0 && options_.output.order == OutputOrder::kInput) reverse_lines();
     start_ = dir_.files();
+    for (const auto& [name, content] : start_)
+      if (name.starts_with("out.jsonl") && !name.ends_with(".json"))
+        start_records_[name] = dir_.records_of(dir_.path() + "/" + name);
   }
 
   JobDirectory dir_;
   JobOptions options_;
-  JobDirectory::Files start_;
+  JobDirectory::Files start_, start_records_;
   std::set<std::string> expected_, kept_;
   int64_t num_calls_ = 0;
 };
