@@ -4,16 +4,12 @@
 // MaskBench's files (guidance-ai/jsonschemabench, maskbench/data): each is a schema with instances. A valid one must be
 // reached in some order of its members, since answers have one; an invalid one in none.
 //
-// 2026-11-23, AMD EPYC family 25 model 17, 2 cores, much other work beside it:
-//   bench_grammar data/model --maskbench DIR   9,253 of the 10,162 files but BFCL's and JME's passed, and all 1,143 of
-//     these; of 11,963 valid instances 324 reached in another order of members; 0 of 21,393 invalid ones accepted
-// 2026-11-23, Intel Xeon family 6 model 207, 2 cores, ten times as much work as cores beside it:
-//   bench_grammar QWEN2.5   151,669 tokens. A JSON object: mean 1.0, p99 11, p99.9 219 us; a schema: 1.7, 36, 163;
-//     short regular expressions, 184 masks in all: 46, 404, 740; each 64th of MaskBench's files: 13, 380, 835
-// 2026-11-26, AMD EPYC 7003, 2 cores, four times as much work as cores beside it: bench_grammar QWEN2.5   A JSON
-//   object: mean 2.3, p99 30, p99.9 285 us; a schema: 2.9, 57, 181; short regular expressions: 68, 548, 1685; each
-//   64th of MaskBench's files: 148 of 159 passed, 11 refused, 0 wrong; 44,657 masks: 23, 459, 1593, first p99 174
-//   us
+// 2026-11-23, AMD EPYC 25-17: bench_grammar data/model --maskbench DIR   9,253 of the 10,162 files but BFCL's and JME's
+//   passed, and all 1,143 of these; 324 of 11,963 valid instances in another order; 0 of 21,393 invalid ones accepted
+// 2026-11-23, Intel Xeon 6-207, ten times as much work as cores: bench_grammar QWEN2.5   151,669 tokens. A JSON object:
+//   mean 1.0, p99 11, p99.9 219 us; a schema: 1.7, 36, 163; short regular expressions, 184 masks in all: 46, 404, 740;
+//   each 64th of MaskBench's files: 13, 380, 835
+// 2026-11-26, AMD EPYC 7003, 4 times as much work as cores: 2.3, 30, 285; 2.9, 57, 181; 68, 548, 1685; 23, 459, 1593
 #include <CLI/CLI.hpp>
 
 #include <time.h>

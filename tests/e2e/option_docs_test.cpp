@@ -134,8 +134,8 @@ std::vector<std::string> choices_of(const CLI::Option& option) {
 
 bool is_accepted(const std::string& flag, const std::string& value) {
   const std::string argument = "--" + flag + "=" + value;
-  const char* argv[] = {"llm-batch", "-m", "model", argument.c_str()};
-  return !parse_command_line(4, argv).exit_code;
+  const char* argv[] = {"llm-batch", "-m", "model", argument.c_str(), "--task=embed", "-o=out.npy"};
+  return !parse_command_line(value == "npy" ? 6 : 4, argv).exit_code;  // rows of a .npy file are of that task
 }
 
 }  // namespace
