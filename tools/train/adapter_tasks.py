@@ -4,6 +4,7 @@ The same split: a hash of the key, so that a held-out question is never trained 
 import random
 
 import corpus
+import words as w
 
 ONES = """zéro un deux trois quatre cinq six sept huit neuf dix onze douze treize quatorze quinze seize dix-sept
 dix-huit dix-neuf""".split()
@@ -56,7 +57,32 @@ def french(rng):
     return key, ask.format(number), to_french(number)
 
 
-TASKS = {"roman": roman, "french": french}
+def spell_and_count(word, letter):
+    """Each letter with how many of the wanted ones there are up to it, then the count: "b0e1e2 = 2"."""
+    count, parts = 0, []
+    for other in word:
+        count += other == letter
+        parts.append(f"{other}{count}")
+    return "".join(parts) + f" = {count}"
+
+
+def made_up_word(rng):
+    return "".join(rng.choice("bcdfghklmnprstwyz") + rng.choice("aeiou") for _ in range(rng.randrange(2, 4)))
+
+
+def letters(rng):
+    # Made-up words teach comparing: of the listed ones alone a small model learns counts by heart. They have one key,
+    # which is not held out.
+    made_up = rng.random() < 0.15
+    word = made_up_word(rng) if made_up else rng.choice(w.WORDS)
+    letter = rng.choice(word) if rng.random() < 0.8 else rng.choice("abcdefghijklmnopqrstuvwxyz")
+    ask = rng.choice(('How many "{}" are in {}?', 'How often does "{}" stand in {}?', 'Count "{}" in {}.',
+                      '"{}" in {}'))
+    key = "letters made up" if made_up else f"letters {letter} {word}"
+    return key, ask.format(letter, word), spell_and_count(word, letter)
+
+
+TASKS = {"roman": roman, "french": french, "letters": letters}
 
 
 def draw(rng, task, held_out):

@@ -24,7 +24,7 @@ import tokenizer as bpe
 import train
 
 BATCH, WARMUP = 64, 30
-STEPS = {"roman": 700, "french": 1150}
+STEPS = {"roman": 700, "french": 1150, "letters": 2100}
 LEARNING_RATE = 4e-3
 
 
