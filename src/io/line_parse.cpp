@@ -194,10 +194,10 @@ MaybeError LineParse::find_form(JsonElement url) {
     request.form = known.form;
     if (is_own) return std::nullopt;
     if (own == Task::kGenerate)
-      return field_error("unsupported_url", "url",
-                         std::string(known.name) + (known.task == Task::kEmbed
-                                                        ? " needs a run that embeds: --task embed"
-                                                        : " needs a run that classifies: --task classify"));
+      return field_error(
+          "unsupported_url", "url",
+          std::string(known.name) + (known.task == Task::kEmbed ? " needs a run that embeds: --task embed"
+                                                                : " needs a run that classifies: --task classify"));
   }
   return field_error("unsupported_url", "url",
                      "url " + shown(url) + " is not supported" +
@@ -226,13 +226,16 @@ MaybeError LineParse::read_request(const FieldSet& fields) {
 MaybeError LineParse::read_prompt(const FieldSet& fields) {
   int num_prompts = 0;
   bool is_read = false;
-  if (request.params.task == Task::kEmbed || request.params.task == Task::kClassify)
+  const bool takes_input = request.params.task == Task::kEmbed || request.params.task == Task::kClassify;
+  if (takes_input)
     if (MaybeError error = read_native_texts(fields, &is_read); error || is_read) return error;
   for (const Field field : kPromptFields) num_prompts += fields.has(field);
   const JsonElement* const messages = fields.find(Field::kMessages);
   is_chat = is_chat || messages != nullptr;
   if (num_prompts > 1) return kTwoPrompts;
-  const std::string_view wanted = request.form == ApiForm::kNative       ? "prompt, messages or prompt_token_ids"
+  const std::string_view native =
+      takes_input ? "input, prompt, messages or prompt_token_ids" : "prompt, messages or prompt_token_ids";
+  const std::string_view wanted = request.form == ApiForm::kNative       ? native
                                   : request.form == ApiForm::kOpenAiChat ? "messages"
                                                                          : "prompt";
   const bool wrong_kind = request.form == ApiForm::kOpenAiChat         ? messages == nullptr

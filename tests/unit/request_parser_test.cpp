@@ -79,6 +79,10 @@ TEST_CASE("prompts that are none are refused, naming the field") {
 TEST_CASE("exactly one kind of prompt") {
   CHECK(refused(R"({"id":1})").error.code == "missing_field");
   CHECK(refused(R"({"prompt":null})").error.code == "missing_field");
+  CHECK(refused(R"({"id":1})").error.message.starts_with("the line needs prompt, messages or"));
+  GenerationParams vectors;
+  vectors.task = Task::kEmbed;
+  CHECK(refused(R"({"id":1})", vectors).error.message.starts_with("the line needs input, prompt, messages or"));
   CHECK(refused(R"({"prompt":"a","prompt_token_ids":[1]})").error.code == "invalid_request");
   CHECK(refused(R"({"prompt":"a","messages":[{"role":"user","content":"x"}]})").error.code == "invalid_request");
   CHECK(std::get<std::string>(accepted(R"({"prompt":"a","prompt_token_ids":null})").prompt) == "a");
