@@ -41,7 +41,7 @@ NpyFile read_npy(const std::string& path) {
   file.num_rows = std::stoll(found[1]);
   file.width = std::stoll(found[2]);
   file.values.resize((bytes.size() - 10 - length) / 4);
-  std::memcpy(file.values.data(), bytes.data() + 10 + length, 4 * file.values.size());
+  if (!file.values.empty()) std::memcpy(file.values.data(), bytes.data() + 10 + length, 4 * file.values.size());
   CHECK(bytes.size() == 10 + length + 4 * file.num_rows * file.width);
   return file;
 }
