@@ -9,7 +9,7 @@
 // 2026-11-23, Intel Xeon 6-207, ten times as much work as cores: bench_grammar QWEN2.5   151,669 tokens. A JSON object:
 //   mean 1.0, p99 11, p99.9 219 us; a schema: 1.7, 36, 163; short regular expressions, 184 masks in all: 46, 404, 740;
 //   each 64th of MaskBench's files: 13, 380, 835
-// 2026-11-26, AMD EPYC 7003, 4 times as much work as cores: 2.3, 30, 285; 2.9, 57, 181; 68, 548, 1685; 23, 459, 1593
+// 2026-11-26, AMD EPYC 7003: 2.2, 22, 357; 3.1, 63, 235; 69, 504, 1570; all 11,305 files: 20.9, 426, 1399, 10,391 pass
 #include <CLI/CLI.hpp>
 
 #include <time.h>
