@@ -24,11 +24,10 @@ import argparse
 import json
 import os
 import random
-import subprocess
-import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from time_workers import ROOT, metrics_of_run
+
 WAYS = [
     ("2 workers, 128 rows", ["--workers", "2", "--max-num-batched-tokens", "128"]),
     ("2 workers, 1024 rows", ["--workers", "2", "--max-num-batched-tokens", "1024"]),
@@ -42,17 +41,6 @@ def write_rows(path, count):
         for _ in range(count):
             prompt = [rng.randrange(10, 1500) for _ in range(rng.randrange(200, 1600))]
             file.write(json.dumps({"prompt_token_ids": prompt, "max_tokens": rng.randrange(20, 121), "ignore_eos": True}) + "\n")
-
-
-def run(command, directory):
-    metrics = os.path.join(directory, "metrics.jsonl")
-    if os.path.exists(metrics):
-        os.remove(metrics)
-    result = subprocess.run(command + ["--restart", "--progress", "none", "--metrics", metrics], stderr=subprocess.PIPE, text=True)
-    if result.returncode != 0:
-        sys.exit(" ".join(command) + "\n" + result.stderr)
-    with open(metrics) as file:
-        return json.loads(file.read())
 
 
 def main():
@@ -71,7 +59,7 @@ def main():
             for name, flags in WAYS:
                 command = [os.path.join(ROOT, args.build, "llm-batch"), "-m", os.path.join(ROOT, "data/model"), rows, "-o", out,
                            "--request-rate", rate, "--slo", args.slo, "--speculative", "none"] + flags
-                m = run(command, directory)
+                m = metrics_of_run(command, directory)
                 share = m["request_goodput"] * m["duration"] / count
                 print(f"| {rate} | {name} | {100 * share:.0f} % | {m['mean_ttft_ms']:.0f} | {m['p90_tpot_ms']:.1f} | "
                       f"{m['p99_tpot_ms']:.1f} |", flush=True)

@@ -269,7 +269,8 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->check(integer_in(1, 128))
       ->group(group)
       ->option_text("P");
-  app.add_option("--decode-workers", o.job.num_decode_workers, "Compute answers in D workers, prompts in those of --prefill-workers (else 1)")
+  app.add_option("--decode-workers", o.job.num_decode_workers,
+                 "Compute answers in D workers, prompts in those of --prefill-workers (else 1)")
       ->check(integer_in(1, 128))
       ->group(group)
       ->option_text("D");

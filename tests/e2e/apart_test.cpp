@@ -23,11 +23,6 @@ using nlohmann::json;
 
 namespace {
 
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 std::vector<std::string> apart(int num_prefill, int num_decode) {
   return {"--prefill-workers", std::to_string(num_prefill), "--decode-workers", std::to_string(num_decode)};
 }

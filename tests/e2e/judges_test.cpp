@@ -18,11 +18,6 @@ namespace {
 
 const std::string kJudges = source_dir() + "/data/fixtures/judges/";
 
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 // The first one's files do not say that it judges.
 std::vector<std::string> flags_of(const std::string& name) {
   return name == "published" ? std::vector<std::string>{"--classifier-from-token", "no,yes"} : std::vector<std::string>{};

@@ -16,11 +16,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 const std::vector<std::string> kTwoRanks = {"--tensor-parallel-size", "2"};
 
 // Runs the program and sends a signal to one of its ranks after a while. In `out` its exit code, in `err` its words.

@@ -20,11 +20,6 @@ constexpr int kWidth = 32;
 constexpr size_t kHeaderBytes = 128;
 const std::string kEncoder = source_dir() + "/data/fixtures/encoders/bert";
 
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 // Texts, lists of them, token ids, batch lines and lines that are errors.
 std::string mixed_lines(int count) {
   std::string text;

@@ -20,6 +20,11 @@ ProcessResult run_ledger(std::vector<std::string> arguments, const std::string& 
   return run_llm_batch(std::move(arguments), input);
 }
 
+std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
 int run_killed(const std::vector<std::string>& arguments, int first_call) {
   constexpr double kMsPerCall = 5;  // where file calls cannot be counted
   const TemporaryDirectory dir;

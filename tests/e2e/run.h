@@ -24,6 +24,9 @@ ProcessResult run_llm_batch(std::vector<std::string> arguments, const std::strin
 // The same with --device ledger.
 ProcessResult run_ledger(std::vector<std::string> arguments, const std::string& input = "");
 
+// Arguments of a command, and more of them.
+std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more);
+
 std::vector<nlohmann::json> parse_lines(const std::string& text);
 
 // Begins a job of a file, kills it and continues it, until it ends with exit code 0: before file call first_call of the

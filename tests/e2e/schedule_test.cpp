@@ -34,11 +34,6 @@ std::string make_rows(int num_lines) {
   return lines;
 }
 
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 }  // namespace
 
 TEST_CASE("the same records whatever the schedule, the memory for it, the pool and the order of the output") {

@@ -50,11 +50,6 @@ std::vector<std::vector<std::string>> drafters() {
           {"--speculative", kDraft + ",lookup,lookahead,layers:1," + kMedusa}};
 }
 
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 }  // namespace
 
 TEST_CASE("answers have the same bytes whoever guesses, in any batch, preempted or not") {

@@ -23,11 +23,6 @@ using nlohmann::json;
 
 namespace {
 
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 // Greedy and sampled lines of every kind, errors among them, some equal to others, groups with a common prefix.
 std::string mixed_lines() {
   std::string lines;
