@@ -153,13 +153,14 @@ void run(const LinearTask& task) {
   else float_linear_task(task);
 }
 
-// The memory that adding adapters to the next panel will read, so that it comes while this one is multiplied. Null: there
-// is none, or so much that it would fill the second-level cache.
-FetchList* also_fetched(const LinearTask& task, const LoraWork& lora, int64_t next_panel, FetchList* list) {
+// The memory that adding adapters to these columns will read, so that it comes while the product is computed; fetched a
+// panel earlier, much of it has left the second-level cache again. Null: there is none, or more than that cache can hold
+// beside the product's own.
+FetchList* also_fetched(const LinearTask& task, const LoraWork& lora, int64_t column_begin, int64_t column_end,
+                        FetchList* list) {
   std::vector<ByteRange>& ranges = per_thread<std::vector<ByteRange>>([] {});
   ranges.clear();
-  const int64_t first = next_panel * kWidth, end = std::min(first + kWidth, task.weight->out_features());
-  if (next_panel >= 0) add_lora_ranges(lora, task.row_begin, task.row_end, first, end, &ranges);
+  add_lora_ranges(lora, task.row_begin, task.row_end, column_begin, column_end, &ranges);
   list->bytes = 0;
   for (const ByteRange& range : ranges) list->bytes += range.bytes;
   if (list->bytes == 0 || list->bytes > cache_sizes().second_level / 4) return nullptr;
@@ -170,18 +171,18 @@ FetchList* also_fetched(const LinearTask& task, const LoraWork& lora, int64_t ne
 }
 
 // The task, and what adapters add to its outputs while they are in a cache.
-void run_adapted(LinearTask task, const LoraWork* lora, int64_t next_panel) {
-  if (lora == nullptr) return run(task);
+void run_adapted(LinearTask task, const LoraWork* lora) {
+  const int64_t first = task.panel * kWidth, begin = first + task.column_begin;
+  const int64_t end = std::min(first + task.column_end, task.weight->out_features());
+  if (lora == nullptr || begin >= end) return run(task);
   FetchList list;
-  task.also = also_fetched(task, *lora, next_panel, &list);
+  task.also = also_fetched(task, *lora, begin, end, &list);
   run(task);
-  const int64_t first = task.panel * kWidth, end = std::min(first + task.column_end, task.weight->out_features());
-  if (const int64_t begin = first + task.column_begin; begin < end)
-    lora_expand(*lora, task.row_begin, task.row_end, begin, end, task.out + task.column_begin, task.out_stride);
+  lora_expand(*lora, task.row_begin, task.row_end, begin, end, task.out + task.column_begin, task.out_stride);
 }
 
 // Outputs of a panel, or of two, are still in a cache when the activation reads them.
-void run_activated(const LinearTask& task, const LinearCall& call, int64_t num_panels, int64_t next_panel) {
+void run_activated(const LinearTask& task, const LinearCall& call, int64_t num_panels) {
   const ActivationSpec& spec = *call.activation;
   alignas(64) float gate[kLinearTaskRows * kWidth], up[kLinearTaskRows * kWidth];
   LinearTask part = task;
@@ -189,12 +190,12 @@ void run_activated(const LinearTask& task, const LinearCall& call, int64_t num_p
   part.out_stride = kWidth;
   if (spec.gated) {
     part.next = task.weight->panel(task.panel + num_panels);
-    run_adapted(part, call.lora, task.panel + num_panels);
+    run_adapted(part, call.lora);
     part.panel += num_panels;
     part.out = up;
     part.next = task.next;
   }
-  run_adapted(part, call.lora, next_panel);
+  run_adapted(part, call.lora);
   const int64_t begin = task.column_begin;
   const int64_t end = std::min(task.column_end, task.weight->out_features() - part.panel * kWidth);
   if (begin < end)
@@ -239,9 +240,8 @@ void linear_group(std::span<const LinearCall> calls, ThreadPool& pool) {
     const CallTasks& t = *(after - 1);
     const LinearCall& c = calls[after - 1 - split_calls.begin()];
     const LinearTask one = make_task(c, t, task - t.first_task, pool.num_threads());
-    const int64_t next_panel = panel_after(t, task - t.first_task, pool.num_threads());
-    if (c.activation == nullptr) run_adapted(one, c.lora, next_panel);
-    else run_activated(one, c, t.num_panels, next_panel);
+    if (c.activation == nullptr) run_adapted(one, c.lora);
+    else run_activated(one, c, t.num_panels);
   });
 }
 

@@ -12,7 +12,7 @@
 
 namespace llmb::cpu {
 
-// Memory that a task fetches beside weights, for the next one: the ranges from `at` to `last`, which is endless.
+// Memory that a task fetches beside weights, for what follows it: the ranges from `at` to `last`, which is endless.
 struct FetchList {
   const ByteRange *at, *last;
   int64_t bytes;  // of all but the last
