@@ -81,6 +81,25 @@ __global__ void __launch_bounds__(kThreads) add_gated_kernel(T* x, const T* __re
   x[at] = from_float<T>(fmaf(weight, to_float(y[at]), to_float(x[at])));
 }
 
+template <GateKind kKind>
+__device__ float of_gate(float gate) {
+  if (kKind == GateKind::kIdentity) return gate;
+  return (kKind == GateKind::kSilu ? gate : 1.0f) / (1.0f + expf(-gate));
+}
+
+template <class T, GateKind kKind, int kWidth>
+__global__ void __launch_bounds__(kThreads) multiply_by_gate_kernel(T* x, const T* __restrict__ gate, int64_t size) {
+  ptx::follow_previous_grid();
+  const int64_t at = pack_begin(kWidth);
+  if (at >= size) return;
+  float v[kWidth], g[kWidth];
+  load_floats(x + at, v);
+  load_floats(gate + at, g);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) v[i] *= of_gate<kKind>(g[i]);
+  store_floats(v, x + at);
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     grow_queries_kernel(T* qkv, const int32_t* __restrict__ positions, float scale, int32_t step, int64_t q_size,
@@ -135,6 +154,27 @@ void add_gated(T* x, const T* y, const float* gate, int64_t rows, int64_t width,
 }
 
 template <class T>
+void multiply_by_gate(GateKind kind, T* x, const T* gate, int64_t size, cudaStream_t stream) {
+  const auto with = [&](auto constant) {
+    for_packs(
+        size,
+        [&](auto width, dim3 grid) {
+          launch_ahead({grid, dim3(kThreads), 0, stream}, multiply_by_gate_kernel<T, constant(), width()>, x, gate,
+                       size);
+        },
+        x, gate);
+  };
+  switch (kind) {
+    case GateKind::kIdentity:
+      return with(std::integral_constant<GateKind, GateKind::kIdentity>());
+    case GateKind::kLogistic:
+      return with(std::integral_constant<GateKind, GateKind::kLogistic>());
+    case GateKind::kSilu:
+      return with(std::integral_constant<GateKind, GateKind::kSilu>());
+  }
+}
+
+template <class T>
 void grow_queries(T* qkv, const int32_t* positions, const QueryGrowth& growth, int64_t rows, int64_t q_size,
                   int64_t stride, cudaStream_t stream) {
   if (rows == 0) return;
@@ -151,6 +191,9 @@ template void clamp(__half*, float, int64_t, cudaStream_t);
 template void add_gated(float*, const float*, const float*, int64_t, int64_t, cudaStream_t);
 template void add_gated(__nv_bfloat16*, const __nv_bfloat16*, const float*, int64_t, int64_t, cudaStream_t);
 template void add_gated(__half*, const __half*, const float*, int64_t, int64_t, cudaStream_t);
+template void multiply_by_gate(GateKind, float*, const float*, int64_t, cudaStream_t);
+template void multiply_by_gate(GateKind, __nv_bfloat16*, const __nv_bfloat16*, int64_t, cudaStream_t);
+template void multiply_by_gate(GateKind, __half*, const __half*, int64_t, cudaStream_t);
 template void grow_queries(float*, const int32_t*, const QueryGrowth&, int64_t, int64_t, int64_t, cudaStream_t);
 template void grow_queries(__nv_bfloat16*, const int32_t*, const QueryGrowth&, int64_t, int64_t, int64_t, cudaStream_t);
 template void grow_queries(__half*, const int32_t*, const QueryGrowth&, int64_t, int64_t, int64_t, cudaStream_t);

@@ -1,12 +1,14 @@
 // add: residual += factor * delta; out = residual. scale: x = factor * x. softcap: x = cap * tanh(x / cap) (Gemma 2).
-// clamp: x is brought into [-limit, limit]. add_gated: x += e(gate) * y, e the logistic function. grow_queries: q grows
-// with its position (core/model_config.h). Elementwise in fp32, rounded once; NaN stays NaN.
+// clamp: x is brought into [-limit, limit]. add_gated: x += e(gate) * y, e the logistic function. multiply_by_gate:
+// x = x * f(gate). grow_queries: q grows with its position (core/model_config.h). Elementwise in fp32, rounded once; NaN
+// stays NaN.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
+#include "core/activation.h"
 #include "core/model_config.h"
 
 namespace llmb::cuda {
@@ -34,6 +36,12 @@ void add_gated(T* x,               // [rows, width]  in and out
                const T* y,         // [rows, width]
                const float* gate,  // [rows]  or nullptr: x += y
                int64_t rows, int64_t width, cudaStream_t stream);
+
+template <class T>
+void multiply_by_gate(GateKind kind,
+                      T* x,           // [size]  in and out
+                      const T* gate,  // [size]
+                      int64_t size, cudaStream_t stream);
 
 template <class T>
 void grow_queries(T* qkv,                    // [rows, stride]  the first q_size columns grow

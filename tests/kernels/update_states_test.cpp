@@ -7,36 +7,23 @@
 
 #include "tests/support/compare.h"
 #include "tests/support/kernel_support.h"
+#include "tests/support/state_inputs.h"
 #include "tests/support/test_rng.h"
 
 namespace llmb::cpu {
 namespace {
 
+using test::expected_states;
 using test::for_each_simd_target;
 using test::random_normal;
+using test::random_state_inputs;
 using test::same_bytes;
+using Inputs = test::StateInputs;
 
 constexpr StateKind kDelta = StateKind::kGatedDelta, kMamba = StateKind::kMamba2;
 
-// One sequence's inputs.
-struct Inputs {
-  StateLayout layout;
-  int64_t num_tokens;
-  std::vector<float> qkv, gates, log_a, dt_bias, skip;
-
-  StateWeights weights() const {
-    return {log_a.data(), dt_bias.data(), layout.config.kind == kMamba ? skip.data() : nullptr};
-  }
-};
-
-Inputs random_inputs(const StateConfig& config, int64_t num_tokens) {
-  Inputs in{{.config = config, .num_layers = 1, .num_slots = 1}, num_tokens, {}, {}, {}, {}, {}};
-  in.qkv = random_normal(num_tokens * config.conv_channels(), 1);
-  in.gates = random_normal(num_tokens * config.gates_size(), 2);
-  in.skip = random_normal(config.num_value_heads, 5);
-  in.log_a = random_normal(config.num_value_heads, 3, 0.5);
-  in.dt_bias = random_normal(config.num_value_heads, 4);
-  return in;
+StateWeights weights_of(const Inputs& in) {
+  return {in.log_a.data(), in.dt_bias.data(), in.is_delta() ? nullptr : in.skip.data()};
 }
 
 // In steps of so many tokens in turn. The state holds garbage at first.
@@ -50,7 +37,7 @@ std::vector<float> run(const Inputs& in, const std::vector<int32_t>& steps, Thre
     const auto count = static_cast<int32_t>(std::min<int64_t>(steps[i % steps.size()], in.num_tokens - position));
     const int32_t query_start[] = {0, count};
     update_states(in.layout, in.qkv.data() + position * c.conv_channels(), in.gates.data() + position * c.gates_size(),
-                  in.weights(), {1, query_start, &position, &num_drafts, &border, &states},
+                  weights_of(in), {1, query_start, &position, &num_drafts, &border, &states},
                   out.data() + position * c.values_size(), pool);
     position += count;
     border = state_border(position, 0);
@@ -81,52 +68,11 @@ std::vector<float> run_drafted(Inputs in, double right, uint64_t seed, ThreadPoo
     for (auto i = (num_known + num_right) * c.conv_channels(); i < static_cast<int64_t>(qkv.size()); ++i) qkv[i] += 1;
     const int32_t query_start[] = {0, count};
     std::vector<float> given(count * c.values_size());
-    update_states(in.layout, qkv.data(), gates.data(), in.weights(),
+    update_states(in.layout, qkv.data(), gates.data(), weights_of(in),
                   {1, query_start, &position, &num_drafts, &border, &states}, given.data(), pool);
     std::copy_n(given.begin(), (num_known + num_right) * c.values_size(), out.begin() + position * c.values_size());
     border = state_border(position + count, num_drafts);
     position += num_known + num_right;
-  }
-  return out;
-}
-
-std::vector<double> unit(const float* x, int64_t n, double factor) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += double{x[i]} * x[i];
-  std::vector<double> out(x, x + n);
-  for (double& v : out) v *= factor / std::sqrt(sum + 1e-6);
-  return out;
-}
-
-// Token by token, as the rule says it, in double.
-std::vector<double> expected(const Inputs& in) {
-  const StateConfig& c = in.layout.config;
-  const int64_t dk = c.key_dim, dv = c.value_dim, group = c.num_value_heads / c.num_key_heads;
-  std::vector<double> out(in.num_tokens * c.values_size());
-  for (int64_t h = 0; h < c.num_value_heads; ++h) {
-    std::vector<double> s(dk * dv);
-    for (int64_t t = 0; t < in.num_tokens; ++t) {
-      const float* const row = in.qkv.data() + t * c.conv_channels();
-      const bool is_delta = c.kind == kDelta;
-      const float *const q_row = row + h / group * dk, *const k_row = row + c.keys_size() + h / group * dk;
-      const auto q = is_delta ? unit(q_row, dk, 1 / std::sqrt(static_cast<double>(dk)))
-                              : std::vector<double>(q_row, q_row + dk);
-      const auto k = is_delta ? unit(k_row, dk, 1) : std::vector<double>(k_row, k_row + dk);
-      const float* const v = row + 2 * c.keys_size() + h * dv;
-      const float* const gates = in.gates.data() + t * c.gates_size();
-      const double input = double{gates[is_delta ? c.num_value_heads + h : h]} + in.dt_bias[h];
-      const double step = std::log1p(std::exp(input));
-      const double rate = is_delta ? 1 / (1 + std::exp(-double{gates[h]})) : step;
-      const double decay = std::exp(-std::exp(double{in.log_a[h]}) * step);
-      for (double& x : s) x *= decay;
-      for (int64_t j = 0; j < dv; ++j) {
-        double seen = 0, given = 0;
-        for (int64_t d = 0; d < dk && is_delta; ++d) seen += s[d * dv + j] * k[d];
-        const double u = rate * (v[j] - seen);
-        for (int64_t d = 0; d < dk; ++d) given += (s[d * dv + j] += k[d] * u) * q[d];
-        out[t * c.values_size() + h * dv + j] = is_delta ? given : given + double{in.skip[h]} * v[j];
-      }
-    }
   }
   return out;
 }
@@ -145,8 +91,8 @@ TEST_CASE("update_states is the rules computed token by token in fp64") {
       for (const int64_t num_tokens : {1, 2, 15, 16, 17, 32, 33, 100}) {
         CAPTURE(config.key_dim);
         CAPTURE(num_tokens);
-        const Inputs in = random_inputs(config, num_tokens);
-        CHECK(test::compare(run(in, {1000}, pool), expected(in), 1e-5, 1e-5) == "");
+        const Inputs in = random_state_inputs(config, num_tokens);
+        CHECK(test::compare(run(in, {1000}, pool), expected_states(in), 1e-5, 1e-5) == "");
       }
   });
 }
@@ -156,7 +102,7 @@ TEST_CASE("update_states gives the same bytes however steps cut a sequence, on a
     std::map<bool, std::vector<float>> of_class;
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
-    const Inputs in = random_inputs({kind, 2, 4, 12, 40, 4}, 100);
+    const Inputs in = random_state_inputs({kind, 2, 4, 12, 40, 4}, 100);
     ThreadPool pool(2), one(1);
     const std::vector<float> whole = run(in, {1000}, pool);
     for (const std::vector<int32_t>& steps : std::vector<std::vector<int32_t>>{{1}, {16}, {15, 2}, {17}, {3, 1, 40}})
@@ -174,7 +120,7 @@ TEST_CASE("drafts leave the bytes as they are, right or wrong, also across the b
       for (uint64_t seed = 1; seed <= 40; ++seed) {
         CAPTURE(right);
         CAPTURE(seed);
-        const Inputs in = random_inputs({kind, 1, 3, 12, 20, 4}, 150);
+        const Inputs in = random_state_inputs({kind, 1, 3, 12, 20, 4}, 150);
         const std::vector<float> whole = run(in, {1000}, one);
         CHECK(same_bytes(run_drafted(in, right, seed, one), whole));
         CHECK(same_bytes(run_drafted(in, right, seed, pool), whole));
@@ -184,7 +130,7 @@ TEST_CASE("drafts leave the bytes as they are, right or wrong, also across the b
 TEST_CASE("update_states deals the value heads of one key head to threads") {
   for (const StateKind kind : {kDelta, kMamba})
     for (const int32_t num_heads : {1, 2, 5, 8}) {
-      const Inputs in = random_inputs({kind, 1, num_heads, 12, 20, 4}, 70);
+      const Inputs in = random_state_inputs({kind, 1, num_heads, 12, 20, 4}, 70);
       ThreadPool one(1);
       const std::vector<float> whole = run(in, {1000}, one);
       for (const int num_threads : {2, 3, 7}) {
@@ -197,7 +143,7 @@ TEST_CASE("update_states deals the value heads of one key head to threads") {
 
 TEST_CASE("update_states keeps sequences apart") {
   const StateConfig config = {kDelta, 1, 2, 8, 12, 4};
-  const Inputs a = random_inputs(config, 20);
+  const Inputs a = random_state_inputs(config, 20);
   Inputs b = a;
   for (float& x : b.qkv) x = 1 - x;
   ThreadPool pool(2);
@@ -208,7 +154,7 @@ TEST_CASE("update_states keeps sequences apart") {
   std::vector<float> memory(static_cast<size_t>(2 * a.layout.layer_size()), NAN), out(2 * alone_a.size());
   float* const states[] = {memory.data() + a.layout.layer_size(), memory.data()};
   const int32_t query_start[] = {0, 20, 40}, none[] = {0, 0};
-  update_states(a.layout, qkv.data(), gates.data(), a.weights(), {2, query_start, none, none, none, states}, out.data(),
+  update_states(a.layout, qkv.data(), gates.data(), weights_of(a), {2, query_start, none, none, none, states}, out.data(),
                 pool);
   CHECK(same_bytes(std::span(out).first(alone_a.size()), alone_a));
   CHECK(same_bytes(std::span(out).subspan(alone_a.size()), alone_b));

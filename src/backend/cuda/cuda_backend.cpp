@@ -141,6 +141,7 @@ class CudaBackend final : public Backend {
     stream_.emplace();
     make_ops();
     LLMB_RETURN_IF_ERROR(load_weights(files));
+    LLMB_RETURN_IF_ERROR(ops_->add_states(options_, &info_));
     LLMB_RETURN_IF_ERROR(size_kv_pool());
     ops_->add_host_pool(options_, &info_);
     record_graphs();
@@ -151,9 +152,10 @@ class CudaBackend final : public Backend {
                         : std::string(", ") + quantization_name(options.cpu.quantization) + " weights") +
                    (options.cuda.deterministic ? ", deterministic)" : ")");
     info_.max_plans_in_flight = kMaxPlansInFlight;
-    info_.max_drafts_per_group = options.max_num_drafts;
+    info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options) : options.max_num_drafts;
     info_.max_best_tokens = kMaxBestTokens;
-    info_.verifies_trees = info_.copies_blocks = info_.runs_first_layers = true;
+    info_.verifies_trees = !config.has_states();
+    info_.copies_blocks = info_.runs_first_layers = true;
     info_.load_ms = clock.now_ms();
     return {};
   }
@@ -171,6 +173,7 @@ class CudaBackend final : public Backend {
     o.groups = layer_groups(config_, options_);
     o.limits.num_layer_groups = o.groups.num_groups();
     o.limits.max_num_host_blocks = max_num_host_blocks(config_, options_, kv_dtype_);
+    o.limits.has_states = config_.has_states();
     o.limits.mask_words = (config_.vocab_size + 31) / 32;
     // A row's biases are of different tokens. So are its penalties, but for one token that is not known yet.
     const int64_t max_rows = options_.max_num_samples();
@@ -266,7 +269,7 @@ class CudaBackend final : public Backend {
   // Chooses the matrix products' algorithms for decode steps of this many rows.
   void tune(int32_t rows) {
     const int32_t num_seqs = std::min({rows, options_.max_num_seqs, info_.kv.num_blocks / num_groups()});
-    const StepPlan plan = decode_plan(options_, num_seqs, num_groups());
+    const StepPlan plan = decode_plan(config_, options_, num_seqs, num_groups());
     ops_->set_step(ops_->stage().upload(plan, {rows, rows, rows}, stream_->get()), {});
     ops_->resolve_step();
     ops_->set_tuning(true);
@@ -311,7 +314,7 @@ class CudaBackend final : public Backend {
     if (replay && !graphs_.holds(step)) record(step);
     if (CudaAdapters* const adapters = ops_->adapters()) adapters->begin_step(plan, shape, replay);
     ops_->set_step(arrays, needs, max_top);
-    ops_->copy_blocks();
+    ops_->copy_blocks(plan);
     const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };
     if (std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen)) ops_->count_unseen_tokens();
     if (!plan.hidden_rows.empty()) transformer_->forward_heads(shape.num_tokens, shape.num_samples);

@@ -154,6 +154,13 @@ void CudaOps::add_gated(Rows x, Rows y, Rows gate, int64_t rows) {
   });
 }
 
+void CudaOps::multiply_by_gate(GateKind kind, Rows x, Rows gate, int64_t rows) {
+  LLMB_CHECK(x.width == gate.width);
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::multiply_by_gate(kind, data<T>(x), data<const T>(gate), rows * x.width, stream_);
+  });
+}
+
 void CudaOps::grow_queries(int64_t rows, Rows qkv) {
   with_type(options_.dtype, [&]<typename T>(T) {
     cuda::grow_queries(data<T>(qkv), step_.positions, config_.query_growth, rows, config_.q_size(), qkv.width, stream_);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_weights.h"
+#include "backend/cuda/memory_plan.h"
 #include "backend/cuda/stored_blocks.h"
 #include "base/log.h"
 #include "kernels/cuda/block_copy.h"
@@ -37,11 +38,13 @@ AttentionWindows attention_windows(const ModelConfig& config, const LayerGroups&
   const auto is_wider = [](int32_t a, int32_t b) { return b != 0 && (a == 0 || a > b); };
   AttentionWindows windows;
   for (int32_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.layer(layer).has_state || !config.layer(layer).has_mixer) continue;
     const int32_t window = config.layer(layer).window;
     if (windows.of_layers.empty() || is_wider(window, windows.of_layers[0])) windows.widest_group = groups.group(layer);
     const auto at = std::lower_bound(windows.of_layers.begin(), windows.of_layers.end(), window, is_wider);
     if (at == windows.of_layers.end() || *at != window) windows.of_layers.insert(at, window);
   }
+  if (windows.of_layers.empty()) windows.of_layers.push_back(0);
   windows.of_groups = groups.windows;
   return windows;
 }
@@ -210,13 +213,9 @@ void CudaOps::end_of_weights() {
 }
 
 KvLayout CudaOps::kv_layout(int32_t num_blocks) const {
-  return {config_.num_hidden_layers,
-          config_.num_key_value_heads,
-          config_.head_dim,
-          options_.block_size,
-          num_blocks,
-          options_.kv_dtype,
-          groups_};
+  KvLayout kv = make_kv_layout(config_, options_.block_size, options_.kv_dtype, groups_);
+  kv.num_blocks = num_blocks;
+  return kv;
 }
 
 void CudaOps::set_kv_pool(int32_t num_blocks) {
@@ -237,7 +236,7 @@ int64_t CudaOps::kv_value_bytes(int64_t num_blocks) const {
 
 void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
   const int32_t num_blocks = std::min(num_host_blocks(info->kv, load), options_.limits.max_num_host_blocks);
-  if (num_blocks == 0) return;
+  if (num_blocks == 0 || states_) return;
   try {
     host_pool_ = cuda::PinnedMemory(info->kv.bytes_per_block() * num_blocks);
   } catch (const cuda::CudaError& e) {
@@ -247,6 +246,15 @@ void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
   }
   info->num_host_blocks = num_host_blocks_ = num_blocks;
   info->swap_bytes_per_s = measure_swap_bytes_per_s();
+}
+
+Status CudaOps::add_states(const LoadOptions& load, BackendInfo* info) {
+  if (!config_.has_states()) return {};
+  LLMB_ASSIGN_OR_RETURN(const StateLayout layout, plan_states(config_, load));
+  states_.emplace(config_, layout, options_.limits.max_num_seqs + options_.limits.max_num_samples, stream_);
+  info->num_state_slots = layout.num_slots;
+  info->num_snapshots = layout.num_snapshots;
+  return {};
 }
 
 void CudaOps::add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes) {
@@ -269,7 +277,8 @@ double CudaOps::measure_swap_bytes_per_s() {
   return ms > 0 ? static_cast<double>(bytes) * 1000 / static_cast<double>(ms) : 0;
 }
 
-void CudaOps::copy_blocks() {
+void CudaOps::copy_blocks(const StepPlan& plan) {
+  if (states_) states_->copy_slots(plan);
   const int32_t num_planes = 2 * kv_layout(0).num_planes();
   const cuda::BlockPair *copies = step_.copies, *out = copies + step_.num_copies, *in = out + step_.num_swaps_out;
   // begin, host_begin: where the pools' parts begin, of which a block has block_bytes in each plane.
@@ -305,6 +314,7 @@ void CudaOps::resolve_step() {
   step.num_items = step_.cta_start + num_ctas_;
   step.attention_group = attention_shape_.group();
   cuda::resolve_step(step, given_, stream_);
+  if (states_) states_->resolve(step_);
 }
 
 void CudaOps::count_unseen_tokens() {

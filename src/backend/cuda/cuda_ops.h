@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/cuda_adapters.h"
+#include "backend/cuda/cuda_states.h"
 #include "backend/cuda/cuda_weights.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/step_stage.h"
@@ -65,6 +66,9 @@ class CudaOps final : public Ops {
   // The host's pool that plans swap blocks to, in pinned memory, and how fast that is, to `info`; none where there is
   // no memory for it. REQUIRES: the KV pool is there, and nothing in it
   void add_host_pool(const LoadOptions& load, BackendInfo* info);
+  // The pool of recurrent states, where the model has any, and what plans may ask of it to `info`. kResourceExhausted
+  // where it does not fit what is free.
+  Status add_states(const LoadOptions& load, BackendInfo* info);
   void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes);  // that plans may name
   CudaAdapters* adapters() { return adapters_ ? &*adapters_ : nullptr; }          // null: no plan names any
   StepStage& stage() { return stage_; }
@@ -74,10 +78,10 @@ class CudaOps final : public Ops {
   void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs, int32_t max_top = kMaxTopLogprobs) {
     step_ = arrays, needs_ = needs, sampled_.max_top = max_top;
   }
-  // Work before the forward pass: block copies, penalties of unseen tokens, and places of rows and tokens, where
-  // they go on from what the step before gave; and behind it, what this one gives. resolve_step and give_tokens can be
+  // Work before the forward pass: copies of blocks and states, penalties of unseen tokens, and places of rows and
+  // tokens, where they go on from what the step before gave; and behind it, what this one gives. resolve_step and give_tokens can be
   // recorded with the forward pass.
-  void copy_blocks();
+  void copy_blocks(const StepPlan& plan);
   void count_unseen_tokens();
   void resolve_step();
   void give_tokens();
@@ -115,6 +119,14 @@ class CudaOps final : public Ops {
                    Rows router_logits, const DeviceBuffer* choice_bias, const DeviceBuffer* scales, Rows x,
                    int64_t rows, Rows out) override;
   void add_gated(Rows x, Rows y, Rows gate, int64_t rows) override;
+  void multiply_by_gate(GateKind kind, Rows x, Rows gate, int64_t rows) override;
+  void causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out) override {
+    states_->causal_conv(layer, x, weight, bias, out);
+  }
+  void update_states(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
+                     const DeviceBuffer* skip, Rows out) override {
+    states_->update_states(layer, qkv, gates, log_a, dt_bias, skip, out);
+  }
   void scale(Rows x, float factor, int64_t rows) override;
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
@@ -184,6 +196,7 @@ class CudaOps final : public Ops {
   cuda::PinnedMemory host_pool_;
   int32_t num_host_blocks_ = 0;
   std::optional<CudaAdapters> adapters_;
+  std::optional<CudaStates> states_;  // none: no layer has one
   StepArrays step_;
   cuda::SampleNeeds needs_;
   bool is_tuning_ = false;

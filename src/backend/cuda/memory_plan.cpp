@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "backend/cuda/cuda_states.h"
 #include "kernels/cuda/error.h"
 #include "model/model_weights.h"
 
@@ -35,6 +36,17 @@ int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& option
   const int64_t most = options.max_num_seqs * max_blocks_per_seq(kv, options);
   kv.num_blocks = static_cast<int32_t>(std::min<int64_t>(most, INT32_MAX / options.block_size));
   return num_host_blocks(kv, options);
+}
+
+Result<StateLayout> plan_states(const ModelConfig& config, const LoadOptions& options) {
+  const int64_t available = free_device_bytes();
+  const StateLayout layout = state_layout(config, options.max_num_seqs, max_state_drafts(options),
+                                          std::min(available / 4, kSnapshotBytes));
+  const int64_t bytes = CudaStates::pool_bytes(layout);
+  if (bytes < available / 2) return layout;
+  return resource_exhausted("the states of " + std::to_string(options.max_num_seqs) + " sequences need " + mib(bytes) +
+                            " in " + std::to_string(layout.num_slots) + " slots, but only " + mib(available) +
+                            " of GPU memory are free; lower --max-num-seqs");
 }
 
 Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, const DeviceMemoryUse& use) {

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "core/kv_layout.h"
 #include "core/model_config.h"
+#include "core/state_layout.h"
 
 namespace llmb {
 
@@ -27,6 +28,10 @@ struct DeviceMemoryUse {
 // most what max_num_seqs sequences of max_model_len can fill. `kv` gives a block's size. kResourceExhausted where that
 // does not fit, or where not even one sequence of max_model_len fits a pool that was not given in blocks.
 Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, const DeviceMemoryUse& use);
+
+// The pool of recurrent states, before the KV pool is made: with as many snapshots as a quarter of what is free holds,
+// within bounds. kResourceExhausted where it would take half of that or more. REQUIRES: the model has states
+Result<StateLayout> plan_states(const ModelConfig& config, const LoadOptions& options);
 
 // Blocks of the host's pool: what options.swap_space_gib holds, and no more than a KV pool can have at most.
 int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& options, DType dtype);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "core/draft_counts.h"
 
 namespace llmb {
 
@@ -58,7 +59,8 @@ StepShape shape_of(const StepPlan& plan) {
 }
 
 struct StepStage::Layout {
-  int64_t tokens, rows, entries, block_start, sample_rows, samples, groups, cta_start, items, parent_rows, block_ids;
+  int64_t tokens, rows, entries, states, block_start, sample_rows, samples, groups, cta_start, items, parent_rows,
+      block_ids;
   // Behind block_ids, whose length varies most.
   int64_t copies(const StepPlan& plan) const { return block_ids + aligned(bytes_of(plan.block_ids)); }
   int64_t end(const StepPlan& plan) const {
@@ -77,6 +79,7 @@ StepStage::Layout StepStage::layout(const StepShape& shape) const {
   at.tokens = place(shape.num_tokens, sizeof(TokenId));
   at.rows = place(shape.num_tokens, sizeof(cuda::StepRow));
   at.entries = place(shape.num_seqs, sizeof(StepEntry));
+  at.states = place(limits_.has_states ? shape.num_seqs : 0, sizeof(cuda::StateRows));
   at.block_start = place(shape.num_seqs, sizeof(int32_t));
   at.sample_rows = place(shape.num_samples, sizeof(int32_t));
   at.samples = place(shape.num_samples, sizeof(SampleRow));
@@ -159,6 +162,7 @@ StepArrays StepStage::arrays(const StepShape& shape, const StepKind& kind) const
   arrays.tokens = reinterpret_cast<TokenId*>(base + at.tokens);
   arrays.rows = reinterpret_cast<const cuda::StepRow*>(base + at.rows);
   arrays.entries = reinterpret_cast<const StepEntry*>(base + at.entries);
+  arrays.states = reinterpret_cast<const cuda::StateRows*>(base + at.states);
   arrays.block_start = reinterpret_cast<const int32_t*>(base + at.block_start);
   arrays.sample_rows = reinterpret_cast<const int32_t*>(base + at.sample_rows);
   arrays.samples = reinterpret_cast<SampleRow*>(base + at.samples);
@@ -264,6 +268,7 @@ void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout&
   copy_padded(plan.tokens, TokenId{0}, shape.num_tokens, out + at.tokens);
   copy_padded(rows_, cuda::StepRow(), shape.num_tokens, out + at.rows);
   copy(plan.entries, out + at.entries);
+  if (limits_.has_states) pack_states(plan, shape, out + at.states);
   copy(table_start_.first(plan.entries.size()), out + at.block_start);
   pack_samples(plan, shape, at, out);
   pack_attention(plan, at, out);
@@ -292,6 +297,14 @@ void StepStage::pack_samples(const StepPlan& plan, const StepShape& shape, const
   for (int32_t i = 0; i < shape.num_samples; ++i) rows[i] = samples[i].token_row;
   if (plan.hidden_rows.empty()) return;
   for (int32_t i = 0; i < plan.num_samples(); ++i) rows[i] = plan.hidden_rows[plan.sample_rows[i].token_row];
+}
+
+void StepStage::pack_states(const StepPlan& plan, const StepShape& shape, uint8_t* out) {
+  count_drafts(plan, &num_drafts_);
+  auto* const states = reinterpret_cast<cuda::StateRows*>(out);
+  std::fill_n(states, shape.num_seqs, cuda::StateRows());
+  for (int32_t e = 0; e < plan.num_entries(); ++e)
+    states[e] = {plan.query_start[e], plan.num_rows(e), num_drafts_[e], plan.entries[e].state_slot};
 }
 
 // An entry is a sequence of attention. So is each row of a tree that lies behind its place, by itself: it sees a path

@@ -16,6 +16,7 @@
 #include "kernels/cuda/paged_attention.h"
 #include "kernels/cuda/paged_attention_shared.h"
 #include "kernels/cuda/resolve_step.h"
+#include "kernels/cuda/state_entries.h"
 
 namespace llmb {
 
@@ -57,6 +58,7 @@ struct StepArrays {
   TokenId* tokens = nullptr;             // [num_tokens]
   const cuda::StepRow* rows = nullptr;   // [num_tokens]
   const StepEntry* entries = nullptr;    // [num_seqs]
+  const cuda::StateRows* states = nullptr;  // [num_seqs]  where the model has recurrent states
   const int32_t* block_start = nullptr;  // [num_seqs]  into block tables
   const int32_t* sample_rows = nullptr;  // [num_samples]  rows of tokens
   SampleRow* samples = nullptr;          // [num_samples]
@@ -89,6 +91,7 @@ struct StepLimits {
   int32_t num_layer_groups = 1;
   int32_t mask_words = 0;  // of a sample row's mask
   int32_t max_num_host_blocks = 0;  // of the host's pool
+  bool has_states = false;          // entries have state slots
 
   // A sequence's tokens are copied to one block at a time.
   int32_t max_num_copies() const { return 2 * max_num_seqs * num_layer_groups; }
@@ -134,6 +137,7 @@ class StepStage {
   void upload_masks(const StepPlan& plan, cudaStream_t stream);
   void pack_samples(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) const;
   void pack_attention(const StepPlan& plan, const Layout& at, uint8_t* out);
+  void pack_states(const StepPlan& plan, const StepShape& shape, uint8_t* out);
   struct SharedLayout;
   SharedLayout shared_layout() const;
   bool schedule_shared(const StepPlan& plan, const cuda::AttentionBatch& batch);
@@ -162,6 +166,7 @@ class StepStage {
   // The last plan's.
   std::vector<SamplePart> parts_;
   std::vector<cuda::StepRow> rows_;
+  std::vector<int32_t> num_drafts_;  // [num_entries]
   // Block i of an entry's table in layer group g is at (table_start_[entry] + i) * num_layer_groups + g.
   std::span<const int32_t> table_start_;  // [num_entries]
   std::span<const BlockId> block_ids_;

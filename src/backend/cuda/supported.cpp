@@ -4,7 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "kernels/cuda/causal_conv.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/update_states.h"
 
 namespace llmb {
 
@@ -46,8 +48,8 @@ Status check_cuda_support(const ModelConfig& config, int32_t max_model_len) {
                        " positions, which the CUDA backend cannot; use --device cpu, or --max-model-len " +
                        std::to_string(smallest_chunk(config)));
   const std::pair<const char*, bool> missing[] = {
-      {"layers with a recurrent state", config.has_states()},
-      {"layers that are attention or an MLP alone", config.has_halves()},
+      {"a convolution over more than 8 tokens", config.state.conv_width > cuda::kMaxConvWidth},
+      {"states with keys of more than 256 channels", config.state.key_dim > cuda::kMaxStateKeyDim},
       {"heads that differ by layer, layers that share keys and values, or layers' scalars",
        config.heads_differ() || config.layer_scalars},
       {"latent attention", config.has_latent()},

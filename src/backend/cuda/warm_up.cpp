@@ -12,8 +12,8 @@ using cuda::check;
 
 namespace {
 
-StepPlan first_tokens(const LoadOptions& options, int32_t num_layer_groups, int32_t num_seqs, int32_t tokens_per_seq,
-                      const SampleRow& sampling) {
+StepPlan first_tokens(const ModelConfig& config, const LoadOptions& options, int32_t num_layer_groups, int32_t num_seqs,
+                      int32_t tokens_per_seq, const SampleRow& sampling) {
   StepPlan plan;
   plan.clear();
   plan.block_size = options.block_size;
@@ -27,6 +27,7 @@ StepPlan first_tokens(const LoadOptions& options, int32_t num_layer_groups, int3
     }
     StepEntry& entry = plan.entries.emplace_back();
     entry.seq = s;
+    entry.state_slot = config.has_states() ? s : -1;
     plan.query_start.push_back(plan.num_tokens());
     plan.groups.push_back({s, s, s, s + 1, SampleMode::kSample});
     SampleRow& row = plan.sample_rows.emplace_back(sampling);
@@ -57,14 +58,15 @@ StepPlan worst_case_plan(const ModelConfig& config, const LoadOptions& options, 
   sampling.bias_end = 1;
   sampling.penalty_end = 1;
   sampling.presence_penalty = 0.5f;
-  StepPlan plan = first_tokens(options, num_layer_groups, num_seqs, tokens_per_seq, sampling);
+  StepPlan plan = first_tokens(config, options, num_layer_groups, num_seqs, tokens_per_seq, sampling);
   plan.bias.push_back({0, 1.0f});
   plan.penalty.push_back({0, 1});
   return plan;
 }
 
-StepPlan decode_plan(const LoadOptions& options, int32_t num_seqs, int32_t num_layer_groups) {
-  return first_tokens(options, num_layer_groups, num_seqs, 1, SampleRow());
+StepPlan decode_plan(const ModelConfig& config, const LoadOptions& options, int32_t num_seqs,
+                     int32_t num_layer_groups) {
+  return first_tokens(config, options, num_layer_groups, num_seqs, 1, SampleRow());
 }
 
 int32_t num_blocks_of(const StepPlan& plan) { return static_cast<int32_t>(plan.block_ids.size()); }

@@ -16,7 +16,7 @@ namespace llmb {
 StepPlan worst_case_plan(const ModelConfig& config, const LoadOptions& options, int32_t num_layer_groups);
 
 // num_seqs sequences of one token each.
-StepPlan decode_plan(const LoadOptions& options, int32_t num_seqs, int32_t num_layer_groups);
+StepPlan decode_plan(const ModelConfig& config, const LoadOptions& options, int32_t num_seqs, int32_t num_layer_groups);
 
 // Blocks 0 … n - 1 are what the plans above use.
 int32_t num_blocks_of(const StepPlan& plan);

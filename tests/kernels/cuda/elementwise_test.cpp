@@ -109,6 +109,26 @@ TEST_CASE_TEMPLATE("add_gated adds y times the logistic function of its row's ga
   }
 }
 
+TEST_CASE_TEMPLATE("multiply_by_gate multiplies by the function of each gate", T, float, __nv_bfloat16, __half) {
+  for (const int64_t size : {1, 8, 300, 4096}) {
+    const std::vector<T> before = converted<T>(random_normal(size, 1)), gate = converted<T>(random_normal(size, 2, 4));
+    for (const GateKind kind : {GateKind::kIdentity, GateKind::kLogistic, GateKind::kSilu}) {
+      DeviceArray<T> x(before);
+      const DeviceArray<T> g(gate);
+      multiply_by_gate(kind, x.data(), g.data(), size, nullptr);
+      CHECK(x.check_guards());
+      const std::vector<float> actual = x.download_floats();
+      for (int64_t i = 0; i < size; ++i) {
+        const double y = to_float(gate[i]), logistic = 1 / (1 + std::exp(-y));
+        const double factor = kind == GateKind::kIdentity ? y : kind == GateKind::kLogistic ? logistic : y * logistic;
+        const double expected = to_float(before[i]) * factor;
+        const double rounding = std::fabs(to_float(from_float<T>(static_cast<float>(expected))) - expected);
+        CHECK(std::fabs(actual[i] - expected) <= 2 * rounding + 1e-6 * (1e-3 + std::fabs(expected)));
+      }
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("add_embedding adds the rows that are named", T, float, __nv_bfloat16, __half) {
   for (const int64_t hidden : {1, 8, 100, 1024, 1032}) {
     CAPTURE(hidden);

@@ -1,0 +1,143 @@
+// Models with recurrent states on the CUDA backend: bits do not depend on the schedule, and what a plan asks of states.
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "model/config_loader.h"
+#include "tests/support/plan_builder.h"
+#include "tests/support/scheduled_run.h"
+#include "tests/support/scripted_proposer.h"
+#include "tests/support/source_dir.h"
+#include "tests/support/window_requests.h"
+#include "tests/support/workload.h"
+
+namespace llmb::test {
+namespace {
+
+std::string model_dir(const std::string& model) { return source_dir() + "/data/fixtures/models/" + model; }
+
+LoadOptions options_of(const std::string& model, DType dtype) {
+  LoadOptions o;
+  o.model_dir = model_dir(model);
+  o.block_size = 8;
+  o.num_blocks_override = 100;
+  o.max_num_seqs = 4;
+  o.max_num_batched_tokens = 64;
+  o.max_model_len = 64;
+  o.num_threads = 1;
+  o.dtype = dtype;
+  o.cuda.deterministic = true;
+  return o;
+}
+
+std::unique_ptr<Backend> load(const LoadOptions& o) {
+  return loaded(make_cuda_backend(0), load_model_config(o.model_dir).value(), o);
+}
+
+SchedulerConfig config_for(const Backend& backend, int32_t max_num_batched_tokens) {
+  SchedulerConfig config;
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = max_num_batched_tokens;
+  config.max_model_len = 64;
+  config.num_state_slots = backend.info().num_state_slots;
+  config.num_snapshots = backend.info().num_snapshots;
+  return config;
+}
+
+TEST_CASE("deterministic: states leave the bits of a row alone, with choices, drafts and a small pool") {
+  int64_t num_accepted = 0, num_rejected = 0, num_copies = 0;
+  for (const char* model : {"qwen3_5", "granitemoehybrid", "lfm2"})
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      CAPTURE(model);
+      CAPTURE(dtype_name(dtype));
+      auto requests = window_requests({5, 37}, 20);
+      requests.push_back(window_requests({26}, 12, 2)[0]);
+      const LoadOptions whole = options_of(model, dtype);
+      const auto plain = load(whole);
+      CHECK(plain->info().num_state_slots >= 12);
+      SchedulerConfig alone = config_for(*plain, 64);
+      alone.max_num_seqs = 1;
+      const auto expected = run_scheduled(*plain, alone, nullptr, requests).answers;
+      // Prompts in pieces, beside answers, with plans ahead.
+      CHECK(run_scheduled(*plain, config_for(*plain, 23), nullptr, requests).answers == expected);
+      LoadOptions small = whole;
+      small.num_blocks_override = 12;
+      small.max_num_drafts = 12;
+      small.max_drafts_per_group = 6;
+      const auto drafted = load(small);
+      CHECK(drafted->info().max_drafts_per_group == 6);
+      CHECK_FALSE(drafted->info().verifies_trees);
+      SchedulerConfig config = config_for(*drafted, 23);
+      config.num_blocks = 12;
+      config.max_num_drafts = 12;
+      config.max_drafts_per_group = 6;
+      const auto answer = tokens_of(requests, expected);
+      ScriptedProposer proposer(answer, 60, {.propose_rate = 0.8, .right_rate = 0.7}, 2);
+      const ScheduledRun run = run_scheduled(*drafted, config, &proposer, requests);
+      CHECK(run.answers == expected);
+      num_accepted += run.num_given - run.num_groups;
+      num_rejected += run.num_drafts - (run.num_given - run.num_groups);
+      num_copies += run.num_copies;
+    }
+  CHECK(num_accepted > 20);
+  CHECK(num_rejected > 20);
+  CHECK(num_copies > 0);
+}
+
+TEST_CASE("random workloads on a model with recurrent states give each answer the tokens that it gets alone") {
+  const std::string model = "qwen3_5";
+  LoadOptions options = options_of(model, DType::kF32);
+  const ModelConfig config = load_model_config(options.model_dir).value();
+  options.max_num_batched_tokens = 512;
+  options.max_model_len = 96;
+  options.block_size = 16;
+  int64_t num_saved = 0, num_ahead = 0;
+  int num_run = 0;
+  for (uint64_t seed = 1; num_run < 6; ++seed) {
+    Workload workload = random_workload(seed, config.vocab_size);
+    give_states(&workload);
+    if (workload.config.block_size % 8 != 0 || workload.config.max_num_batched_tokens > 512) continue;
+    ++num_run;
+    LoadOptions o = options;
+    o.block_size = workload.config.block_size;
+    o.num_blocks_override = workload.config.num_blocks;
+    o.max_num_seqs = workload.config.max_num_seqs;
+    o.max_num_batched_tokens = workload.config.max_num_batched_tokens;
+    o.max_num_drafts = workload.config.max_num_drafts;
+    o.max_drafts_per_group = workload.config.max_drafts_per_group;
+    const auto backend = load(o);
+    workload.config.num_state_slots = backend->info().num_state_slots;
+    const auto alone = load(options);
+    const WorkloadOutcome outcome = run_workload(workload, *backend, [&](const Request& request, int32_t choice) {
+      SchedulerConfig one = config_for(*alone, 512);
+      one.max_num_seqs = 1;
+      one.max_model_len = workload.config.max_model_len;
+      for (const auto& shared : workload.requests)
+        if (shared.get() == &request) {
+          const ScheduledAnswer found = run_scheduled(*alone, one, nullptr, {shared}).answers[0].at(choice);
+          return LedgerCompletion{found.out.tokens, *found.finish, found.stop_token};
+        }
+      return LedgerCompletion();
+    });
+    REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
+    num_saved += outcome.num_saved;
+    num_ahead += outcome.num_ahead;
+  }
+  MESSAGE(num_saved << " prompt tokens found behind snapshots, " << num_ahead << " steps planned ahead");
+  CHECK(num_ahead > 0);
+}
+
+TEST_CASE("more sequences than the device has memory for states are refused before the pool is made") {
+  LoadOptions o = options_of("qwen3_5", DType::kF32);
+  o.max_num_seqs = 1 << 20;
+  o.max_num_batched_tokens = 64;
+  const Status status = make_cuda_backend(0)->load(load_model_config(o.model_dir).value(), o);
+  CHECK(status.code() == StatusCode::kResourceExhausted);
+  CHECK(status.message().find("lower --max-num-seqs") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace llmb::test
