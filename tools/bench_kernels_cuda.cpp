@@ -29,6 +29,7 @@
 #include "tools/cuda_bench_int4.h"
 #include "tools/cuda_bench_lora.h"
 #include "tools/cuda_bench_more_ops.h"
+#include "tools/cuda_bench_states.h"
 #include "tools/cuda_bench_steps.h"
 
 namespace llmb::bench {
@@ -55,7 +56,7 @@ struct Options {
   std::vector<std::string> ops = {"linear",     "paged_attention", "add_rms_norm", "rope_and_kv_write",
                                   "silu_mul",   "embedding",       "gather_rows",  "sample",
                                   "block_copy", "resolve_step",    "lora",         "more",
-                                  "linear_int4"};
+                                  "linear_int4", "states"};
   std::string shape = "llama-3.1-8b";
 
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
@@ -310,6 +311,7 @@ int run(const Options& options, Settings settings) {
     if (options.wants("lora")) lora_cases(bench, shape.name, shape.hidden, shape.q(), shape.kv(), shape.is_tiny());
     if (options.wants("resolve_step")) step_cases(bench, shape.is_tiny());
     if (options.wants("block_copy")) block_copy_cases(bench, shape.kv_heads, shape.head_dim, shape.is_tiny());
+    if (options.wants("states")) state_cases(bench, shape.is_tiny());
     if (options.wants("more")) more_op_cases(bench, shape.hidden, shape.intermediate, shape.head_dim, shape.is_tiny());
   }
   if (found) return 0;
@@ -327,7 +329,7 @@ int main(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.add_option(
          "--ops", options.ops,
-         "ops to run; more: those of other architectures; int4_shares: linear_int4 with other shares of the device")
+         "ops to run; more: those of other architectures; states: recurrent; int4_shares: linear_int4 with other shares of the device")
       ->delimiter(',');
   app.add_option("--shape", options.shape,
                  "llama-3.1-8b, llama-3.2-1b, qwen2.5-0.5b, qwen3-0.6b, smollm2-135m, or tiny: only that all runs");

@@ -24,7 +24,7 @@ namespace {
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 constexpr int kChunk = kStateChunk;
 constexpr int kGroup = 4;  // tokens that are multiplied with the matrix together
-// Of a channel's numbers of the chunk's tokens: so that lanes with neighbouring channels write to other banks.
+// Between a channel's numbers and the next one's: lanes with neighbouring channels write to other banks.
 constexpr int kStride = kChunk + 4;
 static_assert(kGroup == kWarps && kChunk % kGroup == 0);
 

@@ -29,7 +29,7 @@ class DeviceStates {
     cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     return entries_->data();
   }
-  // Of `count` rows of the sequence in the first slot, behind `position` others.
+  // One entry: `count` rows of the sequence in the first slot, behind `position` others.
   const cuda::StateEntry* resolve(int32_t position, int32_t count, int32_t num_drafts) {
     return resolve({{0, count, num_drafts, 0}}, std::vector<int32_t>(static_cast<size_t>(count), position));
   }
