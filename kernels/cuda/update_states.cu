@@ -319,8 +319,7 @@ void run(const Update<T>& u, int32_t num_key_heads, int32_t num_entries, cudaStr
   const auto with_rows = [&](auto rows) {
     launch_ahead({grid, dim3(kThreads), sizeof(Chunk<rows()>), stream}, update_states_kernel<T, kDelta, rows()>, u);
   };
-  if (u.key_dim <= 8 * kWarps) with_rows(std::integral_constant<int, 8>());
-  else if (u.key_dim <= 16 * kWarps) with_rows(std::integral_constant<int, 16>());
+  if (u.key_dim <= 16 * kWarps) with_rows(std::integral_constant<int, 16>());
   else if (u.key_dim <= 32 * kWarps) with_rows(std::integral_constant<int, 32>());
   else with_rows(std::integral_constant<int, 64>());
   launch_ahead({dim3(static_cast<unsigned>(num_key_heads), static_cast<unsigned>(num_entries)), dim3(kThreads), 0,
