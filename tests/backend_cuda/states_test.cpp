@@ -87,6 +87,49 @@ TEST_CASE("deterministic: states leave the bits of a row alone, with choices, dr
   CHECK(num_copies > 0);
 }
 
+// Passes plans on and counts what they copy and compute.
+class CountingBackend final : public Backend {
+ public:
+  explicit CountingBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+
+  Status load(const ModelConfig& config, const LoadOptions& options) override { return backend_->load(config, options); }
+  const BackendInfo& info() const override { return backend_->info(); }
+  Status submit(const StepPlan& plan) override {
+    num_copies += static_cast<int64_t>(plan.state_copies.size());
+    num_tokens += plan.num_tokens();
+    return backend_->submit(plan);
+  }
+  Status wait(StepOutput* output) override { return backend_->wait(output); }
+
+  int64_t num_copies = 0, num_tokens = 0;
+
+ private:
+  const std::unique_ptr<Backend> backend_;
+};
+
+TEST_CASE("rows that share a prefix go on from a snapshot of its states, with the bits of rows that compute it") {
+  std::vector<std::shared_ptr<const Request>> requests;
+  for (int32_t i = 0; i < 5; ++i) {
+    auto request = std::make_shared<Request>(*window_requests({40}, 4)[0]);
+    for (int32_t at = 32; at < 40; ++at) request->prompt_tokens[at] = 3 + (5 * at + 11 * i) % 60;
+    request->rng = {12, static_cast<uint64_t>(i)};
+    requests.push_back(request);
+  }
+  for (const char* model : {"qwen3_next", "nemotron_h"}) {
+    CAPTURE(model);
+    CountingBackend backend(load(options_of(model, DType::kBF16)));
+    SchedulerConfig config = config_for(backend, 64);
+    config.enable_prefix_caching = false;
+    const auto expected = run_scheduled(backend, config, nullptr, requests).answers;
+    const int64_t num_alone = backend.num_tokens;
+    backend.num_copies = backend.num_tokens = 0;
+    config.enable_prefix_caching = true;
+    CHECK(run_scheduled(backend, config, nullptr, requests).answers == expected);
+    CHECK(backend.num_copies > 0);
+    CHECK(backend.num_tokens <= num_alone - 4 * 32);
+  }
+}
+
 TEST_CASE("random workloads on a model with recurrent states give each answer the tokens that it gets alone") {
   const std::string model = "qwen3_5";
   LoadOptions options = options_of(model, DType::kF32);
