@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/supported.h"
 #include "model/config_loader.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/scheduled_run.h"
@@ -171,6 +172,31 @@ TEST_CASE("random workloads on a model with recurrent states give each answer th
   }
   MESSAGE(num_saved << " prompt tokens found behind snapshots, " << num_ahead << " steps planned ahead");
   CHECK(num_ahead > 0);
+}
+
+TEST_CASE("deterministic: weights, keys and values in int8 beside states") {
+  LoadOptions o = options_of("qwen3_5_moe", DType::kBF16);
+  o.cpu.quantization = Quantization::kInt8;
+  o.kv_cache_dtype = DType::kI8;
+  const auto backend = load(o);
+  const auto requests = window_requests({9, 30}, 8);
+  SchedulerConfig alone = config_for(*backend, 64);
+  alone.max_num_seqs = 1;
+  const auto expected = run_scheduled(*backend, alone, nullptr, requests).answers;
+  CHECK(run_scheduled(*backend, config_for(*backend, 7), nullptr, requests).answers == expected);
+}
+
+TEST_CASE("states that the kernels have no room for are refused by name") {
+  const auto refusal = [](const auto& change) {
+    ModelConfig config = load_model_config(model_dir("qwen3_5")).value();
+    change(config.state);
+    const Status status = check_cuda_support(config, 64);
+    CHECK(status.code() == StatusCode::kUnsupported);
+    return status.message();
+  };
+  CHECK(refusal([](StateConfig& c) { c.conv_width = 9; }).find("more than 8 tokens") != std::string::npos);
+  CHECK(refusal([](StateConfig& c) { c.key_dim = 257; }).find("more than 256 channels") != std::string::npos);
+  CHECK(check_cuda_support(load_model_config(model_dir("qwen3_5")).value(), 64).ok());
 }
 
 TEST_CASE("more sequences than the device has memory for states are refused before the pool is made") {
