@@ -55,7 +55,7 @@ void add_number(const Json& from, const char* name, Json* to) {
 }
 
 struct Sums {
-  Json line = Json::object(), time = Json::object(), adapters = Json::object();
+  Json line = Json::object(), time = Json::object(), ranks = Json::object(), adapters = Json::object();
   double duration = 0, longest = 0;
   int64_t num_runs = 0;
 
@@ -65,11 +65,25 @@ struct Sums {
     for (const char* name : kSummed) add_number(run, name, &line);
     if (const auto at = run.find("time"); at != run.end() && at->is_object())
       for (const auto& [name, value] : at->items()) add_number(*at, name.c_str(), &time);
+    if (const auto at = run.find("ranks"); at != run.end() && at->is_object()) add_ranks(*at);
     if (const auto at = run.find("adapters"); at != run.end() && at->is_object())
       for (const auto& [name, totals] : at->items())
         if (totals.is_object())
           for (const auto& [total, value] : totals.items()) add_number(totals, total.c_str(), &adapters[name]);
     return number(run, "duration");
+  }
+
+ private:
+  // Rank by rank; a shard may have had fewer than another one.
+  void add_ranks(const Json& of_run) {
+    add_number(of_run, "step_s", &ranks);
+    const auto at = of_run.find("idle_s");
+    if (at == of_run.end() || !at->is_array()) return;
+    Json& idle_s = ranks["idle_s"];
+    for (size_t rank = 0; rank < at->size(); ++rank) {
+      if (rank == idle_s.size()) idle_s.push_back(0.0);
+      if ((*at)[rank].is_number()) idle_s[rank] = idle_s[rank].get<double>() + (*at)[rank].get<double>();
+    }
   }
 };
 
@@ -122,6 +136,7 @@ Result<std::string> merged_metrics(const std::vector<std::string>& files, const 
   if (const double scored = number(sums.line, "scored_tokens"); scored > 0)
     j["perplexity"] = std::exp(-number(sums.line, "scored_logprob") / scored);
   if (!sums.time.empty()) j["time"] = sums.time;
+  if (!sums.ranks.empty()) j["ranks"] = sums.ranks;
   if (!sums.adapters.empty()) j["adapters"] = sums.adapters;
   return j.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -111,6 +111,12 @@ void add_figure_members(const JobMetrics& m, Json* line) {
                      {"recomputed_s", rounded(t.recomputed_ms / 1000)},
                      {"tail_s", rounded(t.tail_ms / 1000)},
                      {"gap_s", rounded(t.gap_ms / 1000)}};
+  if (const RankTimes& ranks = m.steps.ranks; !ranks.busy_ms.empty()) {
+    Json idle_s = Json::array();
+    for (size_t rank = 0; rank < ranks.busy_ms.size(); ++rank)
+      idle_s.push_back(rounded(ranks.idle_share(rank) * ranks.steps_ms / 1000));
+    (*line)["ranks"] = {{"step_s", rounded(ranks.steps_ms / 1000)}, {"idle_s", std::move(idle_s)}};
+  }
   (*line)["recomputed_tokens"] = m.steps.num_recomputed_tokens;
   (*line)["timeline"] = timeline(m.steps.timeline);
 }

@@ -213,7 +213,8 @@ void Engine::find_masks() {
 int64_t Engine::max_plans_in_flight() const {
   const BackendInfo& info = backend_.info();
   const bool has_windows = info.kv.groups.num_groups() > 1 || info.kv.groups.windows[0] > 0;
-  return options_.gives_blocks && has_windows ? 1 : std::min(kMaxPlansInFlight, info.max_plans_in_flight);
+  if (options_.gives_blocks && has_windows) return 1;
+  return std::min(scheduler_.max_plans_in_flight(), info.max_plans_in_flight);
 }
 
 // Whether requests may still join those that wait. One that lacks room may not, before these have run.
@@ -226,7 +227,7 @@ Status Engine::submit_steps() {
   if (num_submitted_ == num_finished_) find_masks();  // the device waits
   const int64_t max_in_flight = max_plans_in_flight();
   while (num_submitted_ - num_finished_ < max_in_flight) {
-    StepPlan& plan = plans_[num_submitted_ % kMaxPlansInFlight];
+    StepPlan& plan = plans_[num_submitted_ % kMaxAlternatingPlans];
     if (options_.step_cost != nullptr)
       scheduler_.set_swap_pays(
           swap_pays(backend_.info(), *options_.step_cost, options_.scheduler.max_num_batched_tokens));
@@ -249,7 +250,7 @@ Status Engine::submit_steps() {
 // The oldest step in flight has the device to itself from now on.
 void Engine::begin_step(double now_ms) {
   step_begin_ms_ = now_ms;
-  for (const StepEntry& entry : plans_[num_finished_ % kMaxPlansInFlight].entries)
+  for (const StepEntry& entry : plans_[num_finished_ % kMaxAlternatingPlans].entries)
     if (const auto at = active_.find(entry.seq); at != active_.end()) at->second->mark_scheduled(now_ms);
 }
 
@@ -259,7 +260,7 @@ Status Engine::finish_step() {
     return status;
   }
   const double now_ms = clock_.now_ms();
-  const StepPlan& plan = plans_[num_finished_++ % kMaxPlansInFlight];  // at once: what follows may throw
+  const StepPlan& plan = plans_[num_finished_++ % kMaxAlternatingPlans];  // at once: what follows may throw
   StepFacts facts = {now_ms - start_ms_, now_ms - step_begin_ms_, gap_ms_, work_.add_step(plan)};
   facts.num_waiting = scheduler_.num_waiting();
   facts.is_tail = facts.num_waiting == 0 && !more_may_arrive() && 2 * plan.num_entries() < options_.scheduler.max_num_seqs;

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "core/model_config.h"
+#include "core/plans_in_flight.h"
 #include "core/prompt_blocks.h"
 #include "core/step_cost.h"
 #include "core/step_plan.h"
@@ -113,7 +114,7 @@ class Engine {
   AdapterGate gate_;
   int64_t num_submitted_ = 0, num_finished_ = 0;  // steps; those between are in flight
   std::unordered_map<SeqId, std::shared_ptr<ActiveRequest>> active_;
-  std::array<StepPlan, kMaxPlansInFlight> plans_;  // step i in entry i % size
+  std::array<StepPlan, kMaxAlternatingPlans> plans_;  // step i in entry i % size
   double step_begin_ms_ = 0;                       // of the oldest step in flight
   double gap_ms_ = 0;         // before it the device had nothing to do, but for want of requests
   double idle_since_ms_ = 0;  // the end of the newest step, or of a wait for requests

@@ -96,6 +96,7 @@ void StepMetrics::add(const StepMetrics& other, double later_ms) {
   times.recomputed_ms += other.times.recomputed_ms;
   times.tail_ms += other.times.tail_ms;
   times.gap_ms += other.times.gap_ms;
+  ranks.add(other.ranks);
   timeline.add(other.timeline, later_ms);
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/model_config.h"
+#include "core/rank_times.h"
 #include "core/step_plan.h"
 #include "engine/step_timeline.h"
 #include "engine/work_counter.h"
@@ -57,6 +58,7 @@ struct StepMetrics {
   int64_t num_adapter_reads = 0;
   int64_t num_recomputed_tokens = 0;
   TimeShares times;
+  RankTimes ranks;
   StepTimeline timeline;
 };
 

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/ranks/ranked_backend.h"
 #include "base/clock.h"
 #include "base/core_parts.h"
 #include "job/worker_order.h"
@@ -171,7 +170,7 @@ RankOptions rank_options(const JobOptions& o, const JobModel& model, StartRank s
   return ranks;
 }
 
-Result<std::unique_ptr<Backend>> make_rank_team(const RankOptions& options, LoadOptions* load) {
+Result<std::unique_ptr<RankedBackend>> make_rank_team(const RankOptions& options, LoadOptions* load) {
   LLMB_ASSIGN_OR_RETURN(auto ranks, SharedRanks::create(options.grid.num_ranks(), rank_channels(options.grid)));
   load->num_threads = options.orders[0].num_threads;
   const auto context = make_rank_context(ranks, options.grid);

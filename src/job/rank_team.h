@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/ranks/ranked_backend.h"
 #include "base/descriptor.h"
 #include "base/status.h"
 #include "core/rank_part.h"
@@ -61,6 +62,6 @@ RankOptions rank_options(const JobOptions& options, const JobModel& model, Start
 
 // Not loaded yet. Sets the threads of `load` to rank 0's. The calling thread runs on rank 0's cores from now on, and so
 // do those that it starts.
-Result<std::unique_ptr<Backend>> make_rank_team(const RankOptions& options, LoadOptions* load);
+Result<std::unique_ptr<RankedBackend>> make_rank_team(const RankOptions& options, LoadOptions* load);
 
 }  // namespace llmb

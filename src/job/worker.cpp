@@ -81,17 +81,23 @@ LoadOptions target_load_options(const WorkerOptions& options) {
 std::optional<JobStop> Worker::load(const BackendFactory& make_backend) {
   LoadOptions load = target_load_options(options_);
   const bool is_alone = options_.ranks.grid.num_ranks() == 1;
-  auto backend = is_alone ? make_backend(options_.device) : make_rank_team(options_.ranks, &load);
-  if (!backend.ok()) {
-    const bool is_memory = backend.status().code() == StatusCode::kResourceExhausted;
-    return JobStop{is_memory ? JobEnd::kOutOfMemory : JobEnd::kDeviceFault, backend.status().message()};
+  if (const Status status = is_alone ? take_backend(make_backend(options_.device))
+                                     : take_backend(make_rank_team(options_.ranks, &load), &ranked_backend_);
+      !status.ok()) {
+    const bool is_memory = status.code() == StatusCode::kResourceExhausted;
+    return JobStop{is_memory ? JobEnd::kOutOfMemory : JobEnd::kDeviceFault, status.message()};
   }
-  backend_ = std::move(*backend);
   watched_backend_.emplace(*backend_, watch_);
   if (const Status status = watched_backend_->load(options_.model, load); !status.ok()) return model_stop(status);
   if (const Status status = load_draft_model(make_backend); !status.ok())
     return model_stop(status.with_context("the draft model"));
   return {};
+}
+
+StepMetrics Worker::metrics() const {
+  StepMetrics metrics = engine_->metrics();
+  if (ranked_backend_ != nullptr) metrics.ranks = ranked_backend_->times();
+  return metrics;
 }
 
 // Its pool has as many blocks as the target's, which are smaller: so its sequences fit wherever the target's do.

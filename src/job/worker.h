@@ -17,6 +17,7 @@
 #include "core/step_cost.h"
 #include "engine/engine.h"
 #include "job/device_watch.h"
+#include "backend/ranks/ranked_backend.h"
 #include "job/draft_model.h"
 #include "job/job_ending.h"
 #include "job/job_options.h"
@@ -57,7 +58,7 @@ class Worker final : public Workforce {
              const std::atomic<int>& interrupted,
              const std::function<void(const EngineProgress&)>& on_progress) override;
 
-  const StepMetrics& metrics() const override { return engine_->metrics(); }
+  StepMetrics metrics() const override;
   SpeculationMetrics speculation() const override {
     return speculator_ ? speculator_->metrics() : SpeculationMetrics();
   }
@@ -73,7 +74,15 @@ class Worker final : public Workforce {
   const WorkerOptions options_;
   DeviceWatch watch_;
   std::unique_ptr<Backend> backend_;
+  const RankedBackend* ranked_backend_ = nullptr;  // the same, where it is one
   std::optional<WatchedBackend> watched_backend_;
+  template <typename Made>  // of a backend; `also` gets it as what it is
+  Status take_backend(Result<std::unique_ptr<Made>> made, const Made** also = nullptr) {
+    LLMB_RETURN_IF_ERROR(made.status());
+    if (also != nullptr) *also = made->get();
+    backend_ = std::move(*made);
+    return {};
+  }
   Status load_draft_model(const BackendFactory& make_backend);
 
   std::unique_ptr<Backend> draft_backend_;  // until the speculator has it

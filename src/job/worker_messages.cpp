@@ -147,13 +147,19 @@ void each_member(StepTimeline& timeline, F f) {
 }
 
 template <typename F>
+void each_member(RankTimes& times, F f) {
+  auto& [steps_ms, busy_ms] = times;
+  f(steps_ms), f(busy_ms);
+}
+
+template <typename F>
 void each_member(StepMetrics& metrics, F f) {
   auto& [num_steps, busy_ms, batch_size_sum, flops, context_read, kv_used, kv_allocated, kv_allocated_max,
          prompt_tokens, block_copies, swapped_out, swapped_in, evictions, adapter_reads, recomputed, times,
-         timeline] = metrics;
+         ranks, timeline] = metrics;
   f(num_steps), f(busy_ms), f(batch_size_sum), f(flops), f(context_read), f(kv_used), f(kv_allocated);
   f(kv_allocated_max), f(prompt_tokens), f(block_copies), f(swapped_out), f(swapped_in), f(evictions);
-  f(adapter_reads), f(recomputed), f(times), f(timeline);
+  f(adapter_reads), f(recomputed), f(times), f(ranks), f(timeline);
 }
 
 template <typename F>

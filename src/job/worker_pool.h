@@ -52,7 +52,7 @@ class WorkerPool final : public Workforce {
              const std::atomic<int>& interrupted,
              const std::function<void(const EngineProgress&)>& on_progress) override;
 
-  const StepMetrics& metrics() const override { return metrics_; }
+  StepMetrics metrics() const override { return metrics_; }
   SpeculationMetrics speculation() const override { return speculation_; }
   int64_t num_left() const override { return num_left_; }
   void set_step_cost(const StepCost& cost) override { step_cost_ = cost; }

@@ -38,7 +38,7 @@ class Workforce {
                      const std::function<void(const EngineProgress&)>& on_progress) = 0;
 
   // REQUIRES: run() was called.
-  virtual const StepMetrics& metrics() const = 0;
+  virtual StepMetrics metrics() const = 0;
   virtual SpeculationMetrics speculation() const = 0;
   virtual int64_t num_left() const = 0;
   // Earlier steps of this model on this device. Before run().

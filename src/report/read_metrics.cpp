@@ -105,6 +105,8 @@ void read_times(const Json& line, RunData* run) {
     run->times = {number_or_0(t, "prefill_s"), number_or_0(t, "decode_s"), number_or_0(t, "recomputed_s"),
                   number_or_0(t, "tail_s"), number_or_0(t, "gap_s")};
   }
+  const Json& ranks = member(line, "ranks");
+  run->ranks = {number_or_0(ranks, "step_s"), numbers(ranks, "idle_s")};
   const Json& t = member(line, "timeline");
   RunTimeline timeline = {number_or_0(t, "bin_s"),   numbers(t, "input_tokens"), numbers(t, "output_tokens"),
                           numbers(t, "running"), numbers(t, "waiting"),      numbers(t, "kv_use")};

@@ -27,6 +27,11 @@ struct RunTimes {  // seconds
   double prefill = 0, decode = 0, recomputed = 0, tail = 0, gap = 0;
 };
 
+struct RunRanks {
+  double step_s = 0;           // while steps were in flight
+  std::vector<double> idle_s;  // of these, each rank
+};
+
 struct RunRequest {
   std::string line, id;
   double input_tokens = 0, output_tokens = 0, queue_ms = 0, ttft_ms = 0, e2e_ms = 0;
@@ -57,6 +62,7 @@ struct RunData {
   std::optional<Distribution> ttft_ms, tpot_ms, itl_ms, e2e_ms, queue_ms, input_lengths, output_lengths;
   std::optional<RunTimeline> timeline;
   std::optional<RunTimes> times;
+  RunRanks ranks;
   std::optional<double> prompt_tokens_asked, prompt_tokens_saved, equal_rows, recomputed_tokens;
   std::vector<RunSpeculation> drafters;
   std::optional<double> speculation_saved_s;

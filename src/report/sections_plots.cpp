@@ -142,6 +142,20 @@ std::string draw_lengths(const Runs& runs) {
   return figures.empty() ? "" : section("Lengths", "", plots(figures));
 }
 
+namespace {
+
+// The bubbles of ranks that compute one model together: stages of a pipeline, or parts of layers.
+std::string idle_ranks(const RunRanks& ranks) {
+  if (!(ranks.step_s > 0) || ranks.idle_s.empty()) return "";
+  std::string text = "<p class=\"about\">Of the steps' time, ranks were idle: ";
+  for (size_t rank = 0; rank < ranks.idle_s.size(); ++rank)
+    text += (rank == 0 ? "rank " : ", rank ") + std::to_string(rank) + " <b>" +
+            escape_html(format_percent(ranks.idle_s[rank] / ranks.step_s)) + "</b>";
+  return text + ".</p>\n";
+}
+
+}  // namespace
+
 std::string draw_time_spent(const Runs& runs) {
   std::string body;
   for (const RunData& run : runs) {
@@ -169,7 +183,7 @@ std::string draw_time_spent(const Runs& runs) {
               "</b> <small class=\"none\">" + escape_html(format_ms(1000 * parts[i].second)) + "</small></li>";
     }
     if (!run.name.empty()) body += "<p class=\"about\"><bdi>" + escape_html(run.name) + "</bdi></p>";
-    body += bar + "</svg><ul class=\"keys\">" + keys + "</ul>\n";
+    body += bar + "</svg><ul class=\"keys\">" + keys + "</ul>\n" + idle_ranks(run.ranks);
   }
   if (body.empty()) return "";
   return section("Where the time went",

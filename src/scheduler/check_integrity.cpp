@@ -61,7 +61,7 @@ Status Scheduler::check_running() const {
     if ((s.num_pending_tokens() < 1) != s.awaits_fork) return broken("running has pending tokens", s);
     num_lagging += s.lags();
     if (num_lagging > 1) return broken("at most one lags, and sequences with tokens out of place", s);
-    if (s.num_in_flight > num_in_flight_) return broken("groups of plans in flight", s);
+    if (s.num_in_flight > (alternates() ? 1 : num_in_flight_)) return broken("groups of plans in flight", s);
     if (s.is_demotion_due && s.num_in_flight == 0) return broken("a demotion waits for plans in flight only", s);
     num_ending += s.ends_in_flight();
   }

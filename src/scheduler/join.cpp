@@ -1,5 +1,6 @@
 // How waiting sequences join the running ones.
 #include <algorithm>
+
 #include "base/check.h"
 #include "scheduler/plan_builder.h"
 #include "scheduler/scheduler.h"
@@ -16,10 +17,12 @@ constexpr double kMostUse = 0.95;
 
 void Scheduler::admit(int32_t* token_budget, StepPlan* plan) {
   clear_drafts();
+  const int64_t most_running = std::min<int64_t>(config_.max_num_seqs, num_running() + num_candidates_);
+  const int64_t most = part_of_plan(most_running);
   for (; num_candidates_ > 0 && has_seat(); --num_candidates_) {
     Sequence* sequence = waiting_.front();
     Shared shared = find_shared(*sequence, *plan);
-    if (shared.group == kNoGroup && *token_budget <= 0) return;
+    if (shared.group == kNoGroup && (*token_budget <= 0 || plan->num_entries() >= most)) return;
     // Nobody overtakes.
     if (shared.must_wait || !fits(*sequence, &shared)) return;
     int32_t num_tokens = std::min(sequence->num_known_tokens() - shared.num_tokens, *token_budget);

@@ -23,6 +23,7 @@ void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
   PlanOutlook outlook;
   outlook.num_rows = num_rows;
   outlook.num_in_flight = num_in_flight_;
+  outlook.alternates = alternates();
   for (const Sequence* sequence : running_) {
     outlook.num_unseen += sequence->num_in_flight > 0 && is_planned(*sequence);
     if (has_blocks && may_have_drafts(*sequence) && is_decoding(*sequence)) decoding_.push_back(sequence);

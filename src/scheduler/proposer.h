@@ -32,6 +32,7 @@ struct PlanOutlook {
   int32_t num_rows = 0;       // of all running sequences, without drafts
   int32_t num_unseen = 0;     // of these, behind a token of the plan in flight
   int32_t num_in_flight = 0;  // plans
+  bool alternates = false;    // those have none of these sequences, whether or not there are drafts
 };
 
 // Driven by the scheduler's thread; on_step() by the engine, in the same.

@@ -21,6 +21,7 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(config.block_size >= 1 && config.num_blocks >= 1);
   LLMB_CHECK(int64_t{config.num_blocks} * config.block_size <= std::numeric_limits<int32_t>::max());
   LLMB_CHECK(!config.windows.empty() && config.batch_window_ms >= 0 && config.max_num_drafts >= 0);
+  LLMB_CHECK(config.num_alternating >= 1);
   LLMB_CHECK(config.num_state_slots == 0 || (config.num_host_blocks == 0 && !config.allows_trees));
   LLMB_CHECK(config.policy.rank != nullptr && config.policy.num_levels >= 0 && config.policy.num_levels <= kMaxLevels);
   return config;
@@ -65,7 +66,7 @@ std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> 
 }
 
 bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
-  LLMB_CHECK_MSG(num_in_flight_ < kMaxPlansInFlight, "two plans are in flight");
+  LLMB_CHECK_MSG(num_in_flight_ < max_plans_in_flight(), "too many plans are in flight");
   plan->clear();
   if (num_in_flight_ > 0 && must_see_all()) return false;
   now_ms_ = now_ms;
@@ -100,6 +101,7 @@ void Scheduler::plan_step(double now_ms, bool more_may_arrive, StepPlan* plan) {
 }
 
 bool Scheduler::must_see_all() const {
+  if (alternates()) return false;  // nobody is planned who is not seen
   if (proposer_ != nullptr && proposer_->must_see_all()) return true;
   const int32_t count = num_constrained();
   return count > 0 && !constrained_wait_alone_.value_or(2 * count < num_running());
@@ -114,7 +116,7 @@ int32_t Scheduler::num_constrained() const {
 bool Scheduler::is_planned(const Sequence& sequence) const {
   if (sequence.awaits_fork) return false;
   if (sequence.num_in_flight == 0) return true;
-  if (config_.num_alternating > 1 || sequence.must_be_seen() || sequence.is_demotion_due) return false;
+  if (alternates() || sequence.must_be_seen() || sequence.is_demotion_due) return false;
   return proposer_ == nullptr || !proposer_->must_see(sequence);
 }
 
@@ -162,10 +164,11 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
   if (num_in_flight_ > 0 && spare.blocks < 0) return false;
   if (proposer_ != nullptr) begin_proposals(spare.blocks >= 0, *token_budget - spare.tokens);
   bool may_join = true;
+  const int64_t most = part_of_plan(static_cast<int64_t>(running_.size()));
   // running_ shrinks from its end while this loop preempts.
-  for (size_t i = 0; i < running_.size() && *token_budget > 0 && plan->num_entries() < max_entries(); ++i) {
+  for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
     Sequence* sequence = running_[i];
-    if (!is_planned(*sequence)) continue;
+    if (!is_planned(*sequence) || (plan->num_entries() >= most && !sequence->lags())) continue;
     const int32_t num_wanted = up_to_fork(
         *sequence, num_scorable(*sequence, sequence->next_base(), tokens_for(i, *token_budget)));
     while (blocks_needed(*sequence, num_wanted) > allocator_.num_free() && running_.back() != sequence)

@@ -49,9 +49,10 @@
 //    ever, and the next batch of the modes none, static and dynamic may start. Its blocks stay its own until then.
 //  - A sequence whose next row depends on what is not seen sits out, alone (Sequence::must_be_seen,
 //    Proposer::must_see). So does one that is to be demoted, which must not be in flight by then.
-//  - Where plans alternate (num_alternating, for stages of a pipeline), whoever is in flight sits out, and a plan holds
-//    its part of the running sequences at most, so that the next one has the others.
-//  - Where the proposer must see all, there is no plan ahead. Nor is there where too many of the running sequences have
+//  - Where plans alternate (num_alternating, for stages of a pipeline), so many are in flight, none of which follows
+//    another: whoever is in flight sits out, and a plan holds its part of the sequences at most, those that join
+//    included, so that the next ones have the others. Everybody in it is seen.
+//  - Else where the proposer must see all, there is no plan ahead. Nor is there where too many of the running sequences have
 //    constraints: one that sits out gets every second step only (set_constrained_wait_alone).
 // A sequence that turns out to have ended is ignored in the plan in flight. Its blocks are free at once, as backends
 // run plans in order (backend.h).
@@ -158,8 +159,10 @@ class Scheduler {
   // Fills `plan` for one step. False: nothing to run now: no work, or a batch is still being filled, see
   // next_wakeup_ms(); or, with a plan in flight, nothing that can be planned ahead. `more_may_arrive` says whether
   // waiting to fill a static or dynamic batch can help: false when the input has ended or the caller holds as many
-  // requests as it may. REQUIRES: at most one plan in flight.
+  // requests as it may. REQUIRES: fewer than max_plans_in_flight().
   bool schedule(double now_ms, bool more_may_arrive, StepPlan* plan);
+
+  int32_t max_plans_in_flight() const { return std::max(kMaxPlansInFlight, config_.num_alternating); }
 
   // When schedule() would start a dynamic batch that is still being filled.
   std::optional<double> next_wakeup_ms() const;
@@ -230,9 +233,10 @@ class Scheduler {
   void plan_step(double now_ms, bool more_may_arrive, StepPlan* plan);
   WaitingLine waiting_line() const;
   bool schedule_running(int32_t* token_budget, StepPlan* plan);
-  int64_t max_entries() const {  // of running sequences, in a plan
-    return config_.num_alternating == 1 ? INT64_MAX
-                                        : ceil_div(static_cast<int64_t>(running_.size()), config_.num_alternating);
+  bool alternates() const { return config_.num_alternating > 1; }
+  // A plan's part of so many sequences.
+  int64_t part_of_plan(int64_t num_sequences) const {
+    return alternates() ? ceil_div(num_sequences, config_.num_alternating) : INT64_MAX;
   }
   bool must_see_all() const;
   bool is_planned(const Sequence& sequence) const;

@@ -44,7 +44,7 @@ struct SchedulerConfig {
   int32_t max_best_tokens = INT32_MAX;       // that a beam may ask for in a step
   PreemptionMode preemption = PreemptionMode::kRecompute;
   int32_t num_host_blocks = 0;  // of the host's pool, used with prefix caching only
-  int32_t num_alternating = 1;  // > 1: running sequences form so many plans that do not follow each other
+  int32_t num_alternating = 1;  // > 1: sequences form so many plans, all in flight, that do not follow each other
   bool copies_blocks = true;                 // the backend does; else a prefix is shared in whole blocks only
 };
 

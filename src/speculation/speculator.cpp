@@ -36,7 +36,7 @@ Speculator::Speculator(const SpeculatorOptions& options, std::vector<std::unique
 void Speculator::begin_plan(const PlanOutlook& outlook) {
   Planned& planned = planned_[outlook.num_in_flight];
   planned = {};
-  planned.is_ahead = outlook.num_in_flight > 0;
+  planned.is_ahead = outlook.num_in_flight > 0 && !outlook.alternates;
   plans_ahead_ |= planned.is_ahead;
   num_giving_ = static_cast<int32_t>(outlook.decoding.size()) + outlook.num_unseen;
   most_giving_ = std::max(most_giving_, num_giving_);
@@ -56,7 +56,7 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
   const double took_ms = clock_.now_ms() - begin_ms;
   double now_invested_ms = 0;
   for (const auto& drafter : drafters_) now_invested_ms += drafter->take_invested_ms();
-  if (planned.is_ahead) return;  // the device did not wait for it
+  if (outlook.num_in_flight > 0) return;  // the device did not wait for it
   planned.drafting_ms = took_ms;
   planned.draft_ms = took_ms - now_invested_ms;
   invested_ms_ += now_invested_ms;
@@ -139,7 +139,7 @@ double Speculator::urgency(const Sequence& sequence) const {
 // Keeps of all guesses those that this plan verifies.
 void Speculator::choose(const PlanOutlook& outlook) {
   constexpr int32_t kPlansAlone = 32;
-  if (outlook.num_in_flight > 0) {
+  if (outlook.num_in_flight > 0 && !outlook.alternates) {
     num_alone_left_ = std::max(0, num_alone_left_ - 1);
     return keep(guesses_worth_waiting(outlook), outlook);
   }
@@ -301,7 +301,8 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
     ++num_sequences;
     num_drafts += group.num_rows() - 1;
   }
-  const Planned planned = std::exchange(planned_[0], std::exchange(planned_[1], {}));
+  const Planned planned = planned_[0];
+  std::shift_left(planned_.begin(), planned_.end(), 1);
   const auto num_accepted = static_cast<double>(std::exchange(num_accepted_, 0));
   if (num_sequences == 0) return;
   for (const auto& drafter : drafters_) drafter->see(plan, output);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "core/plans_in_flight.h"
 #include "core/step_cost.h"
 #include "scheduler/proposer.h"
 #include "speculation/drafter.h"
@@ -107,7 +108,7 @@ class Speculator final : public Proposer {
   SpeculationSwitch switch_;
   SpeculationMetrics metrics_;
   std::unordered_map<SeqId, Choice> choices_;  // for the plan that is made, and those that are in flight
-  std::array<Planned, kMaxPlansInFlight> planned_;  // by plans in flight before it
+  std::array<Planned, kMaxAlternatingPlans> planned_;  // by plans in flight before it
   std::vector<const Sequence*> asked_;
   std::vector<Guess> guesses_;
   int32_t num_giving_ = 0, most_giving_ = 0;  // sequences that the plan gives a token; most: of the run

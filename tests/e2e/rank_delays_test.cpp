@@ -50,6 +50,7 @@ std::vector<Case> cases() {
   for (const auto& [model, lines] : {std::pair{kModel, mixed_lines(12)}, std::pair{fixtures + "gemma2", id_lines(16)},
                                      std::pair{fixtures + "qwen3_moe", id_lines(16)}})
     for (const std::vector<std::string>& ranks : grids) all.push_back({model, lines, ranks});
+  all.push_back({kModel, mixed_lines(12), {"--pipeline-parallel-size", "4"}});
   return all;
 }
 

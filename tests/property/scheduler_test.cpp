@@ -158,6 +158,29 @@ TEST_CASE("random workloads of models with windows: the same, and no more blocks
   if (!seeds.is_replay) aims.check(seeds.num);
 }
 
+TEST_CASE("plans that alternate, for stages of a pipeline: as many in flight as stages, and the same answers") {
+  const Seeds seeds = chosen_seeds(3'000);
+  Aims aims;
+  for (int64_t i = seeds.first; i < seeds.first + seeds.num; ++i) {
+    const auto seed = static_cast<uint64_t>(i);
+    Workload workload =
+        i % 4 == 0 ? random_workload(seed, 5000, random_layer_windows(seed)) : random_workload(seed);
+    if (i % 4 == 1) give_states(&workload);
+    TestRng rng(seed ^ 0x737461676573);
+    workload.config.num_alternating = rng.between(2, rng.chance(0.1) ? 16 : 5);
+    const WorkloadOutcome outcome = run_workload(workload);
+    REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
+    CHECK(outcome.most_in_flight <= workload.config.num_alternating);
+    aims.note("as many plans in flight as stages", outcome.most_in_flight == workload.config.num_alternating, 0.3);
+    aims.note("preemptions", outcome.num_preemptions, 0.04);
+    aims.note("accepted drafts", outcome.num_accepted, 0.15);
+    aims.note("rows sampled for several choices", outcome.num_shared_rows, 0.04);
+    aims.note("block copies", outcome.num_copies, 0.1);
+  }
+  MESSAGE(seeds.num << " workloads: " << aims.text());
+  if (!seeds.is_replay) aims.check(seeds.num);
+}
+
 TEST_CASE("rows of several adapters get their own answers: no prefix is shared between adapters") {
   int64_t num_saved = 0;
   for (uint64_t seed = 1; seed <= 600; ++seed) {

@@ -60,8 +60,8 @@ class ThreadPeers final : public RankPeers {
 };
 
 // Not loaded yet.
-inline std::unique_ptr<Backend> make_thread_ranks(int32_t tensor_size, int32_t num_stages = 1, double patience_ms = 0,
-                                                  const PrepareRank& prepare = nullptr) {
+inline std::unique_ptr<RankedBackend> make_thread_ranks(int32_t tensor_size, int32_t num_stages = 1,
+                                                        double patience_ms = 0, const PrepareRank& prepare = nullptr) {
   const RankPart grid = {0, tensor_size, num_stages};
   auto ranks = SharedRanks::create(grid.num_ranks(), rank_channels(grid));
   check_ok(ranks.status());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "core/plans_in_flight.h"
 #include "tests/support/step_output.h"
 
 namespace llmb::test {
@@ -59,7 +60,7 @@ class Run {
   const Reference& reference_;
   ScriptedProposer proposer_;
   Scheduler scheduler_;
-  std::array<StepPlan, 2> plans_;  // step i in entry i % 2
+  std::array<StepPlan, kMaxAlternatingPlans> plans_;  // step i in entry i % size
   int32_t num_in_flight_ = 0;
   StepOutput output_;
   std::vector<SequenceUpdate> updates_;
@@ -139,7 +140,9 @@ void Run::idle() {
 
 bool Run::step() {
   if (num_in_flight_ == 0 && !submit()) return false;
-  if (ok() && num_in_flight_ == 1 && rng_.chance(workload_.ahead_rate)) outcome_.num_ahead += submit();
+  const int32_t most = scheduler_.max_plans_in_flight();
+  for (bool goes_on = true; ok() && goes_on && num_in_flight_ < most && rng_.chance(workload_.ahead_rate);)
+    outcome_.num_ahead += goes_on = submit();
   if (ok()) finish_step();
   return true;
 }
@@ -150,7 +153,7 @@ bool Run::submit() {
   std::vector<int32_t> preemptions_before;
   for (const SeqId seq : ran) preemptions_before.push_back(scheduler_.num_preemptions(seq));
   const int64_t num_preemptions = scheduler_.num_preemptions_total();
-  StepPlan& plan = plans_[outcome_.num_steps % 2];
+  StepPlan& plan = plans_[outcome_.num_steps % kMaxAlternatingPlans];
   if (workload_.config.preemption == PreemptionMode::kAuto) scheduler_.set_swap_pays(rng_.chance(0.5));
   const bool is_scheduled = scheduler_.schedule(now_ms(), more_may_arrive(), &plan);
   expect_ok(scheduler_.check_integrity());
@@ -163,12 +166,12 @@ bool Run::submit() {
   check_live_blocks();
   if (ok()) expect_ok(backend_.submit(plan));
   count(plan);
-  ++num_in_flight_;
+  outcome_.most_in_flight = std::max(outcome_.most_in_flight, ++num_in_flight_);
   return ok();
 }
 
 void Run::finish_step() {
-  const StepPlan& plan = plans_[(outcome_.num_steps - num_in_flight_) % 2];
+  const StepPlan& plan = plans_[(outcome_.num_steps - num_in_flight_) % kMaxAlternatingPlans];
   expect_ok(backend_.wait(&output_));
   clock_.advance_ms(workload_.step_ms);
   if (!ok()) return;
@@ -226,6 +229,11 @@ void Run::check_plan(const StepPlan& plan) {
     expect(workload_.config.allows_trees || !is_tree(plan, group), "a tree that is not allowed");
   }
   expect(num_drafts <= workload_.config.max_num_drafts, "over max_num_drafts");
+  if (workload_.config.num_alternating == 1) return;
+  for (const StepEntry& entry : plan.entries) expect(entry.follows == kNoGroup, "a plan that follows another one");
+  for (int64_t i = 1; i <= num_in_flight_; ++i)
+    for (const SampleGroup& group : plans_[(plan.step - i) % kMaxAlternatingPlans].groups)
+      expect(!sampled.contains(group.seq), "a sequence that another plan in flight has");
 }
 
 // A window's blocks, one more at each end, and what is kept for drafts.
@@ -345,6 +353,7 @@ WorkloadOutcome run_workload(const Workload& workload) {
   options.seed = workload.seed;
   options.eos_rate = workload.eos_rate;
   options.check_every_slot = true;
+  options.max_plans_in_flight = plans_in_flight_of(workload.config.num_alternating);
   const auto backend = make_ledger_backend(options);
   LoadOptions load;
   load.block_size = workload.config.block_size;

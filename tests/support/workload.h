@@ -61,6 +61,7 @@ struct WorkloadOutcome {
   int64_t num_steps = 0;
   int64_t num_sampled = 0;  // groups of sequences that had not ended
   int64_t num_ahead = 0;    // steps planned ahead
+  int32_t most_in_flight = 0;
   int64_t num_dead = 0;     // groups of sequences that had ended
   int64_t num_preemptions = 0;
   int64_t num_drafts = 0, num_accepted = 0;

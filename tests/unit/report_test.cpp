@@ -29,6 +29,7 @@ const std::string kLine =
     R"("duration":2.0,"total_input_tokens":300,"total_output_tokens":100,"mean_ttft_ms":5,"p50_ttft_ms":4,)"
     R"("p99_ttft_ms":9,"max_ttft_ms":9,"histograms":{"ttft_ms":{"edges":[1,3,9],"counts":[1,2]}},)"
     R"("time":{"prefill_s":0.5,"decode_s":1.0,"tail_s":0.5,"recomputed_s":0,"gap_s":0},)"
+    R"("ranks":{"step_s":1.0,"idle_s":[0.25,0.5]},)"
     R"("timeline":{"bin_s":1,"input_tokens":[300,0],"output_tokens":[40,60],"running":[3,1],"waiting":[1,0],"kv_use":[0.5,0.1]},)"
     R"("requests":{"sample":[[100,30,4,50]],"slowest":[{"line":"in.jsonl:2","id":"\"a\"","e2el_ms":50}]},)"
     R"("energy":[{"source":"RAPL","absent":"not here"}],"errors":[{"code":"invalid_json","count":1,"message":"m","first_at":"in.jsonl:4"}]})";

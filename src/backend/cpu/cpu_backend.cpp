@@ -27,6 +27,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
+#include "core/plans_in_flight.h"
 #include "kernels/cpu/arithmetic.h"
 #include "kernels/cpu/machine_limits.h"
 #include "model/model_weights.h"
@@ -66,9 +67,9 @@ class CpuBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(check(plan));
     {
       std::lock_guard lock(mutex_);
-      LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");
-      steps_[num_submitted_ % kMaxPlansInFlight].plan = &plan;
-      steps_[num_submitted_ % kMaxPlansInFlight].host_writes = host_writes_.take();
+      LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < info_.max_plans_in_flight, "too many plans in flight");
+      steps_[num_submitted_ % kMaxAlternatingPlans].plan = &plan;
+      steps_[num_submitted_ % kMaxAlternatingPlans].host_writes = host_writes_.take();
       ++num_submitted_;
     }
     if (is_early_stage()) outputs_->expect(num_submitted_);
@@ -86,7 +87,7 @@ class CpuBackend final : public Backend {
       num_done_ = num_fetched_ = num_submitted_;
       return std::exchange(failure_, Status());
     }
-    std::swap(*output, steps_[num_fetched_ % kMaxPlansInFlight].output);
+    std::swap(*output, steps_[num_fetched_ % kMaxAlternatingPlans].output);
     ++num_fetched_;
     return {};
   }
@@ -155,7 +156,7 @@ class CpuBackend final : public Backend {
     info_.kind = DeviceKind::kCpu;
     info_.device = "cpu (" + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
                    (pool_->num_threads() == 1 ? " thread)" : " threads)");
-    info_.max_plans_in_flight = kMaxPlansInFlight;
+    info_.max_plans_in_flight = plans_in_flight_of(ranks_ ? ranks_->part.num_stages : 1);
     info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options) : options.max_num_drafts;
     info_.max_best_tokens = INT32_MAX;
     info_.verifies_trees = options.verifies_trees && !config.has_states();
@@ -312,7 +313,7 @@ class CpuBackend final : public Backend {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before submit()");
     // The thread that submits is the only one that changes these two counts.
     const bool follows = num_submitted_ > num_fetched_;
-    const StepPlan* in_flight = follows ? steps_[(num_submitted_ - 1) % kMaxPlansInFlight].plan : nullptr;
+    const StepPlan* in_flight = follows ? steps_[(num_submitted_ - 1) % kMaxAlternatingPlans].plan : nullptr;
     return check_plan(plan, config_, options_, info_, in_flight);
   }
 
@@ -327,7 +328,7 @@ class CpuBackend final : public Backend {
 
   // The oldest step that is not done. `lock` is released while it runs.
   void run_next(std::unique_lock<std::mutex>& lock) {
-    Step& step = steps_[num_done_ % kMaxPlansInFlight];
+    Step& step = steps_[num_done_ % kMaxAlternatingPlans];
     const int64_t number = num_done_;
     lock.unlock();
     const SteadyClock clock;
@@ -384,7 +385,7 @@ class CpuBackend final : public Backend {
     HostWrites host_writes;  // before it
     StepOutput output;
   };
-  std::array<Step, kMaxPlansInFlight> steps_;  // step i in entry i % size; this and what follows is guarded by mutex_
+  std::array<Step, kMaxAlternatingPlans> steps_;  // step i in entry i % size; this and what follows is guarded by mutex_
   int64_t num_submitted_ = 0, num_done_ = 0, num_fetched_ = 0;
   Status failure_;  // of step num_done_
   bool stop_ = false;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "core/draft_counts.h"
+#include "core/plans_in_flight.h"
 #include "core/resolve_step.h"
 
 namespace llmb {
@@ -73,7 +74,7 @@ class LedgerBackend final : public Backend {
   std::vector<uint64_t> prefix_hashes_;  // [num_tokens]  of the sequence up to and with each row
   SampledRows sampled_;
   GivenTokens given_;                                  // by the newest plan
-  std::array<StepOutput, kMaxPlansInFlight> outputs_;  // of step i in entry i % size
+  std::array<StepOutput, kMaxAlternatingPlans> outputs_;  // of step i in entry i % size
   const StepPlan* newest_plan_ = nullptr;              // while it is in flight
   int64_t num_submitted_ = 0, num_fetched_ = 0;
 };
@@ -96,7 +97,7 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   info_.kind = DeviceKind::kLedger;
   info_.device = "ledger";
   info_.kv = kv;
-  info_.max_plans_in_flight = kMaxPlansInFlight;
+  info_.max_plans_in_flight = options_.max_plans_in_flight;
   const StateLayout states = state_layout(config, options.max_num_seqs, max_state_drafts(options));
   info_.num_state_slots = states.num_slots;
   info_.num_snapshots = states.num_snapshots;
@@ -110,7 +111,7 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
 }
 
 Status LedgerBackend::submit(const StepPlan& plan) {
-  LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");
+  LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < info_.max_plans_in_flight, "too many plans in flight");
   const StepPlan* in_flight = num_submitted_ > num_fetched_ ? newest_plan_ : nullptr;
   LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info_.kv.num_blocks, in_flight, info_.num_host_blocks));
   if (plan.block_size != info_.kv.block_size) return internal_error("ledger: the plan has another block size");
@@ -124,7 +125,7 @@ Status LedgerBackend::submit(const StepPlan& plan) {
   for (int32_t e = 0; e < plan.num_entries(); ++e) LLMB_RETURN_IF_ERROR(check_after(plan, e));
   sampled_.clear();
   for (const SampleRow& row : step_.sample_rows) sample(plan, row);
-  give_tokens(plan, step_.tokens, sampled_, &outputs_[num_submitted_ % kMaxPlansInFlight], &given_);
+  give_tokens(plan, step_.tokens, sampled_, &outputs_[num_submitted_ % kMaxAlternatingPlans], &given_);
   newest_plan_ = &plan;
   ++num_submitted_;
   return {};
@@ -263,7 +264,7 @@ void LedgerBackend::sample(const StepPlan& plan, const SampleRow& row) {
 Status LedgerBackend::wait(StepOutput* output) {
   LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "no plan is in flight");
   if (options_.clock) options_.clock->advance_ms(options_.step_ms);
-  std::swap(*output, outputs_[num_fetched_ % kMaxPlansInFlight]);  // both keep their memory for later steps
+  std::swap(*output, outputs_[num_fetched_ % kMaxAlternatingPlans]);  // both keep their memory for later steps
   ++num_fetched_;
   return {};
 }

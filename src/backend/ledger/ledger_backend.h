@@ -27,6 +27,7 @@ struct LedgerOptions {
   bool check_every_slot = false;   // O(context) a sample instead of O(blocks)
   VirtualClock* clock = nullptr;   // not owned; advanced by step_ms in every wait()
   double step_ms = 0;
+  int32_t max_plans_in_flight = kMaxPlansInFlight;
 };
 
 // The model that such a backend computes after load(config), for ledger_reference().

@@ -9,6 +9,7 @@
 #include "backend/ranks/packed_plan.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "core/plans_in_flight.h"
 
 namespace llmb {
 
@@ -39,14 +40,14 @@ Status try_receive_plan(Collectives& plans, std::string* bytes, StepPlan* plan) 
   }
 }
 
-class RankedBackend final : public Backend {
+class FirstRank final : public RankedBackend {
  public:
-  RankedBackend(std::unique_ptr<Backend> local, std::shared_ptr<RankContext> context, std::unique_ptr<RankPeers> peers,
-                double patience_ms)
+  FirstRank(std::unique_ptr<Backend> local, std::shared_ptr<RankContext> context, std::unique_ptr<RankPeers> peers,
+            double patience_ms)
       : context_(std::move(context)), patience_ms_(patience_ms), local_(std::move(local)), peers_(std::move(peers)) {}
 
   // Whoever still waits for another one is told to stop.
-  ~RankedBackend() override {
+  ~FirstRank() override {
     report_waits();
     context_->ranks->fail(cancelled("rank 0 has ended"));
   }
@@ -85,6 +86,14 @@ class RankedBackend final : public Backend {
     if (num_in_flight_ == 0) steps_ms_ += clock_.now_ms() - begin_ms_;
     return status;
   }
+
+  RankTimes times() const override {
+    RankTimes times{steps_ms_, {}};
+    for (int rank = 0; rank < context_->part.num_ranks(); ++rank)
+      times.busy_ms.push_back(context_->ranks->busy_ms(rank));
+    return times;
+  }
+
   AdapterStore* adapters() override { return local_->adapters(); }
   // All ranks together, as if each had what this one measures.
   MachineLimits measure_limits() override {
@@ -98,11 +107,10 @@ class RankedBackend final : public Backend {
   // How much of the time in which steps ran each rank was idle.
   void report_waits() const {
     if (steps_ms_ == 0 || !context_->ranks->failure().ok()) return;
+    const RankTimes all = times();
     std::string shares;
-    for (int rank = 0; rank < context_->part.num_ranks(); ++rank) {
-      const double idle = std::clamp(1 - context_->ranks->busy_ms(rank) / steps_ms_, 0.0, 1.0);
-      shares += (rank == 0 ? "" : ", ") + std::to_string(std::lround(100 * idle)) + " %";
-    }
+    for (size_t rank = 0; rank < all.busy_ms.size(); ++rank)
+      shares += (rank == 0 ? "" : ", ") + std::to_string(std::lround(100 * all.idle_share(rank))) + " %";
     log_info("ranks were idle " + shares + " of the " + std::to_string(std::lround(steps_ms_ / 1e3)) +
              " s of steps");
   }
@@ -132,9 +140,9 @@ Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, 
   return {};
 }
 
-std::unique_ptr<Backend> make_ranked_backend(std::unique_ptr<Backend> local, std::shared_ptr<RankContext> context,
-                                             std::unique_ptr<RankPeers> peers, double patience_ms) {
-  return std::make_unique<RankedBackend>(std::move(local), std::move(context), std::move(peers), patience_ms);
+std::unique_ptr<RankedBackend> make_ranked_backend(std::unique_ptr<Backend> local, std::shared_ptr<RankContext> context,
+                                                   std::unique_ptr<RankPeers> peers, double patience_ms) {
+  return std::make_unique<FirstRank>(std::move(local), std::move(context), std::move(peers), patience_ms);
 }
 
 // A plan stays where it is until its step has ended.
@@ -147,7 +155,7 @@ Status serve_rank(Backend& backend, RankContext& context, const ModelConfig& con
   if (const Status status = backend.load(config, options); !status.ok()) return tell(status);
   context.ranks->set_patience_ms(patience_ms);
   on_loaded();
-  std::array<StepPlan, kMaxPlansInFlight> plans;
+  std::array<StepPlan, kMaxAlternatingPlans> plans;
   StepOutput output;
   std::string bytes;
   int64_t num_waited = 0;
@@ -157,7 +165,7 @@ Status serve_rank(Backend& backend, RankContext& context, const ModelConfig& con
       status = backend.wait(&output);
       num_waited = status.ok() ? num_waited + 1 : step;  // after an error nothing is in flight
     }
-    StepPlan& plan = plans[static_cast<size_t>(step % kMaxPlansInFlight)];
+    StepPlan& plan = plans[static_cast<size_t>(step % kMaxAlternatingPlans)];
     if (status.ok()) status = try_receive_plan(*context.plans, &bytes, &plan);
     if (status.ok()) status = backend.submit(plan);
     if (status.ok()) continue;

@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "backend/ranks/rank_context.h"
 #include "base/status.h"
+#include "core/rank_times.h"
 
 namespace llmb {
 
@@ -22,13 +23,19 @@ class RankPeers {
   virtual Status await_load() = 0;
 };
 
+class RankedBackend : public Backend {
+ public:
+  // Of all ranks, in the steps so far. Any thread may ask where a step hangs.
+  virtual RankTimes times() const = 0;
+};
+
 // kUnsupported, by name: what ranks do not divide yet, of the model or of the options.
 Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, const RankPart& grid);
 
 // local: rank 0's part of the work, made with the same context. patience_ms: how long a step may take (0: any time).
 // A rank that fails, dies or hangs ends what is in flight with kDeviceError, or the error that it met.
-std::unique_ptr<Backend> make_ranked_backend(std::unique_ptr<Backend> local, std::shared_ptr<RankContext> context,
-                                             std::unique_ptr<RankPeers> peers, double patience_ms);
+std::unique_ptr<RankedBackend> make_ranked_backend(std::unique_ptr<Backend> local, std::shared_ptr<RankContext> context,
+                                                   std::unique_ptr<RankPeers> peers, double patience_ms);
 
 // Another rank's work: loads, says so by `on_loaded`, and executes the plans that rank 0 gives until there is an error,
 // which is returned. All ranks learn of it.

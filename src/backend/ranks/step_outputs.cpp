@@ -78,8 +78,8 @@ void StepOutputs::take(int64_t num_steps) {
     bytes_.resize(static_cast<size_t>(size));
     channel_.broadcast(bytes_.data(), size, root_);
     PackedReader reader(bytes_);
-    reader.read(outputs_[static_cast<size_t>(num_taken_ % kMaxPlansInFlight)]);
-    reader.read(given_[static_cast<size_t>(num_taken_ % kMaxPlansInFlight)]);
+    reader.read(outputs_[static_cast<size_t>(num_taken_ % kMaxAlternatingPlans)]);
+    reader.read(given_[static_cast<size_t>(num_taken_ % kMaxAlternatingPlans)]);
     LLMB_CHECK(reader.at_end());
   }
 }

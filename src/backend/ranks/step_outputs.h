@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "base/collectives.h"
+#include "core/plans_in_flight.h"
 #include "core/resolve_step.h"
-#include "core/step_plan.h"
 
 namespace llmb {
 
@@ -24,7 +24,8 @@ class StepOutputs {
   StepOutputs& operator=(const StepOutputs&) = delete;
 
   // A thread of this one takes what the first `num_steps` steps give as soon as it is there: whoever gives waits for all
-  // that take, and they may be busy with later steps, or idle. REQUIRES: of steps so far at most two are in use
+  // that take, and they may be busy with later steps, or idle. REQUIRES: at most
+  // kMaxAlternatingPlans of them are in use
   void expect(int64_t num_steps);
 
   // REQUIRES: this is the root
@@ -32,9 +33,9 @@ class StepOutputs {
   // Until all steps before `num_steps` have given. From any thread. Throws RankError.
   void take(int64_t num_steps);
 
-  // REQUIRES: the step was taken, and at most one behind it
-  StepOutput& output(int64_t step) { return outputs_[static_cast<size_t>(step % kMaxPlansInFlight)]; }
-  const GivenTokens& given(int64_t step) const { return given_[static_cast<size_t>(step % kMaxPlansInFlight)]; }
+  // REQUIRES: the step was taken, and fewer than kMaxAlternatingPlans behind it
+  StepOutput& output(int64_t step) { return outputs_[static_cast<size_t>(step % kMaxAlternatingPlans)]; }
+  const GivenTokens& given(int64_t step) const { return given_[static_cast<size_t>(step % kMaxAlternatingPlans)]; }
 
  private:
   Collectives& channel_;
@@ -50,8 +51,8 @@ class StepOutputs {
   std::mutex mutex_;  // of taking
   int64_t num_taken_ = 0;
   std::string bytes_;
-  std::array<StepOutput, kMaxPlansInFlight> outputs_;
-  std::array<GivenTokens, kMaxPlansInFlight> given_;
+  std::array<StepOutput, kMaxAlternatingPlans> outputs_;
+  std::array<GivenTokens, kMaxAlternatingPlans> given_;
 };
 
 }  // namespace llmb

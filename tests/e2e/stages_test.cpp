@@ -1,0 +1,59 @@
+// --pipeline-parallel-size: stages of layers in processes of their own give the bytes of one process.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/e2e/rank_lines.h"
+#include "tests/e2e/run.h"
+#include "tests/support/temp_dir.h"
+
+namespace llmb::test {
+
+namespace {
+
+std::vector<std::string> stages(int count) { return {"--pipeline-parallel-size", std::to_string(count)}; }
+
+}  // namespace
+
+TEST_CASE("two, three and four stages, whatever the batch, cache, drafts, policy and workers: the bytes of one process") {
+  const std::string lines = mixed_lines(40);
+  const ProcessResult plain = run_llm_batch({}, lines);
+  REQUIRE_MESSAGE(plain.exit_code == 3, plain.err);
+  const std::vector<std::vector<std::string>> schedules = {
+      {},
+      {"--max-num-seqs", "3", "--max-num-batched-tokens", "16"},
+      {"--no-enable-prefix-caching", "--batching", "static"},
+      {"--speculative", "none", "--max-num-seqs", "5"},
+      {"--kv-cache-memory-bytes", "3000000", "--preemption", "swap"},
+      {"--policy", "mlfq", "--max-num-seqs", "4"}};
+  for (size_t i = 0; i < schedules.size(); ++i)
+    for (const int count : {2, 3, 4}) {
+      if (i > 0 && (static_cast<int>(i) + count) % 2 == 0) continue;  // each schedule with some counts
+      CAPTURE(schedules[i]);
+      CAPTURE(count);
+      const ProcessResult result = run_llm_batch(with(stages(count), schedules[i]), lines);
+      CHECK_MESSAGE(result.exit_code == 3, result.err);
+      CHECK(stable_output(result.out) == stable_output(plain.out));
+    }
+}
+
+TEST_CASE("the metrics line and the report say how idle each rank was") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), greedy_lines(24));
+  const ProcessResult run =
+      run_llm_batch(with(stages(3), {dir.file("in.jsonl"), "-o", dir.file("out.jsonl"), "--metrics",
+                                     dir.file("m.jsonl"), "--report", dir.file("report.html")}));
+  REQUIRE_MESSAGE(run.exit_code == 0, run.err);
+  const auto ranks = parse_lines(read_file(dir.file("m.jsonl"))).at(0).at("ranks");
+  const double step_s = ranks.at("step_s").get<double>();
+  CHECK(step_s > 0);
+  REQUIRE(ranks.at("idle_s").size() == 3);
+  for (const auto& idle_s : ranks["idle_s"]) {
+    CHECK(idle_s.get<double>() >= 0);
+    CHECK(idle_s.get<double>() <= step_s);
+  }
+  CHECK(read_file(dir.file("report.html")).find("ranks were idle: rank 0 <b>") != std::string::npos);
+}
+
+}  // namespace llmb::test
