@@ -263,6 +263,12 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->check(integer_in(1, 64))
       ->group(group)
       ->option_text("N [1]");
+  app.add_option("--prefill-context-parallel-size", o.job.prefill_context_parallel_size,
+                 "Divide each step's rows, long prompts' above all, among N processes with all keys and values, or N for "
+                 "each of --tensor-parallel-size times --pipeline-parallel-size; changes no byte. On the CPU")
+      ->check(integer_in(1, 64))
+      ->group(group)
+      ->option_text("N [1]");
   app.add_option("--prefill-workers", o.job.num_prefill_workers,
                  "Compute prompts in P workers, and answers behind them in those of --decode-workers (else 1): long prompts "
                  "hold up no answer; changes no byte. On the CPU")

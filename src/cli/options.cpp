@@ -64,13 +64,17 @@ std::string check_combination(const JobOptions& o) {
   return "";
 }
 
+constexpr char kRankFlags[] = "--tensor-parallel-size, --pipeline-parallel-size or --prefill-context-parallel-size";
+bool has_ranks(const JobOptions& o) {
+  return o.tensor_parallel_size * o.pipeline_parallel_size * o.prefill_context_parallel_size > 1;
+}
+
 // Prompts go from worker to worker by way of the pool that swapped blocks have.
 std::string check_apart(const JobOptions& o) {
   if (o.num_prefill_workers == 0 && o.num_decode_workers == 0) return "";
   const std::string name = "--prefill-workers and --decode-workers ";
   if (o.num_workers > 0) return name + "cannot be combined with --workers, which computes whole rows; leave it out";
-  if (o.tensor_parallel_size > 1 || o.pipeline_parallel_size > 1)
-    return name + "cannot be combined with --tensor-parallel-size or --pipeline-parallel-size";
+  if (has_ranks(o)) return name + "cannot be combined with " + kRankFlags;
   if (!o.scheduler.enable_prefix_caching)
     return name + "need the prefix cache, which finds what was computed; leave out --no-enable-prefix-caching";
   if (o.scheduler.preemption == PreemptionMode::kRecompute || o.load.swap_space_gib == 0)
@@ -82,8 +86,8 @@ std::string check_autotune(const Options& options) {
   if (!options.autotune) return "";
   if (options.dry_run) return "--autotune and --dry-run cannot be combined";
   if (options.job.num_workers > 0) return "--autotune cannot be combined with --workers; tune a run without them";
-  if (options.job.tensor_parallel_size > 1 || options.job.pipeline_parallel_size > 1)
-    return "--autotune cannot be combined with --tensor-parallel-size or --pipeline-parallel-size; tune a run without";
+  if (has_ranks(options.job))
+    return std::string("--autotune cannot be combined with ") + kRankFlags + "; tune a run without";
   if (options.job.load.cpu.weight_cache_dir.empty())
     return "--autotune needs --weight-cache DIR, where what it finds is kept";
   const std::vector<std::string>& inputs = options.job.inputs;

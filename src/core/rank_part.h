@@ -8,6 +8,9 @@
 //
 // Pipeline parallel (Narayanan et al. 2021, arXiv:2104.04473): stages of ranks have some layers each, one behind the
 // other, and hand the residual stream on. The first stage embeds tokens, the last one draws them.
+//
+// Context parallel: ranks with the same part of the model share out the rows of each step, prompts' above all, and give
+// each other keys and values (backend/cpu/step_rows.h).
 #pragma once
 
 #include <cstdint>
@@ -26,15 +29,18 @@ struct Range {
   bool holds(int64_t i) const { return i >= begin && i < end; }
 };
 
-// One rank of so many. Ranks of a stage are neighbours.
+// One rank of so many. Ranks of a stage are neighbours, and in a stage those that have its parts of layers.
 struct RankPart {
   int32_t rank = 0;
   int32_t tensor_size = 1;  // ranks that have a part of each layer of their stage
   int32_t num_stages = 1;
+  int32_t context_size = 1;  // ranks that have the same part of the model
 
-  int32_t num_ranks() const { return tensor_size * num_stages; }
+  int32_t stage_size() const { return tensor_size * context_size; }  // in ranks
+  int32_t num_ranks() const { return stage_size() * num_stages; }
   int32_t tensor_rank() const { return rank % tensor_size; }
-  int32_t stage() const { return rank / tensor_size; }
+  int32_t context_rank() const { return rank / tensor_size % context_size; }
+  int32_t stage() const { return rank / stage_size(); }
   bool is_first_stage() const { return stage() == 0; }
   bool is_last_stage() const { return stage() + 1 == num_stages; }
 };
@@ -52,8 +58,8 @@ struct ModelShare {
   bool embeds = true, draws = true;  // tokens: the first stage, and the last
 };
 
-// kUnsupported, naming what of the model cannot be divided so. REQUIRES: both are at least 1
-Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_stages);
+// kUnsupported, naming what of the model cannot be divided so. REQUIRES: all are at least 1
+Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_stages, int32_t context_size = 1);
 
 // REQUIRES: check_ranks() is ok
 ModelShare share_of(const ModelConfig& config, const RankPart& part);

@@ -110,7 +110,8 @@ struct JobOptions {
   // The first ones of these compute prompts and the others go on with them; 0 and 0: each computes whole rows.
   int num_prefill_workers = 0, num_decode_workers = 0;  // together num_workers
   int32_t tensor_parallel_size = 1;    // processes that have a part of each layer of one model,
-  int32_t pipeline_parallel_size = 1;  // in so many stages of its layers
+  int32_t pipeline_parallel_size = 1;  // in so many stages of its layers,
+  int32_t prefill_context_parallel_size = 1;  // and for each part so many, which share out a step's rows
   LoadOptions load = {.swap_space_gib = 4};  // but for the model's files and limits, which follow from the other members
   // But for pool and lengths, which follow from the backend and the model.
   SchedulerConfig scheduler = {

@@ -133,7 +133,7 @@ class RankProcesses final : public RankPeers {
 }  // namespace
 
 RankPart rank_grid(const JobOptions& options) {
-  return {0, options.tensor_parallel_size, options.pipeline_parallel_size};
+  return {0, options.tensor_parallel_size, options.pipeline_parallel_size, options.prefill_context_parallel_size};
 }
 
 std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device, const ModelFiles& model) {
@@ -141,6 +141,8 @@ std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device
   if (grid.num_ranks() == 1) return {};
   std::string name = "`tensor_parallel_size` " + std::to_string(grid.tensor_size);
   if (grid.num_stages > 1) name += ", `pipeline_parallel_size` " + std::to_string(grid.num_stages);
+  if (grid.context_size > 1)
+    name += ", `prefill_context_parallel_size` " + std::to_string(grid.context_size);
   if (device != DeviceKind::kCpu)
     return JobStop{JobEnd::kOptionRefused, name + ": ranks compute on the CPU only as yet; use --device cpu"};
   if (o.merges_adapters)

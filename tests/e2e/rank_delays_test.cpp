@@ -51,6 +51,7 @@ std::vector<Case> cases() {
                                      std::pair{fixtures + "qwen3_moe", id_lines(16)}})
     for (const std::vector<std::string>& ranks : grids) all.push_back({model, lines, ranks});
   all.push_back({kModel, mixed_lines(12), {"--pipeline-parallel-size", "4"}});
+  all.push_back({kModel, mixed_lines(12), {"--prefill-context-parallel-size", "3"}});
   return all;
 }
 

@@ -97,6 +97,8 @@ TEST_CASE("random kills and stops of ranks: nothing is lost, twice or changed, o
       const int num_stages = rng.between(-1, 3), num_workers = rng.chance(0.3) ? 2 : 1;
       if (num_stages > 1) flags.insert(flags.end(), {"--pipeline-parallel-size", std::to_string(num_stages)});
       if (num_workers > 1) flags.insert(flags.end(), {"--workers", std::to_string(num_workers)});
+      if (num_stages < 2 && num_workers == 1 && rng.chance(0.5))
+        flags.insert(flags.end(), {"--prefill-context-parallel-size", "2"});
       StartedRun run(flags, "cpu");
       disturber.disturb(run);
       const ProcessResult result = run.wait();

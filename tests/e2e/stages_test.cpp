@@ -1,4 +1,5 @@
-// --pipeline-parallel-size: stages of layers in processes of their own give the bytes of one process.
+// --pipeline-parallel-size and --prefill-context-parallel-size: stages of layers, and processes that share out the rows
+// of steps, give the bytes of one process.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -36,6 +37,28 @@ TEST_CASE("two, three and four stages, whatever the batch, cache, drafts, policy
       CHECK_MESSAGE(result.exit_code == 3, result.err);
       CHECK(stable_output(result.out) == stable_output(plain.out));
     }
+}
+
+TEST_CASE("processes that share out rows, with stages and without: the bytes of one process, parts of layers aside") {
+  const std::string lines = mixed_lines(40);
+  const auto rows = [](int count) {
+    return std::vector<std::string>{"--prefill-context-parallel-size", std::to_string(count)};
+  };
+  const ProcessResult plain = run_llm_batch({}, lines);
+  REQUIRE_MESSAGE(plain.exit_code == 3, plain.err);
+  for (const std::vector<std::string>& flags :
+       {rows(2), with(rows(3), {"--speculative", "none", "--max-num-batched-tokens", "100"}), with(rows(2), stages(2)),
+        with(rows(2), {"--kv-cache-memory-bytes", "3000000", "--preemption", "swap"}),
+        with(rows(2), {"--quantization", "none", "--workers", "2"})}) {
+    CAPTURE(flags);
+    const ProcessResult result = run_llm_batch(flags, lines);
+    CHECK_MESSAGE(result.exit_code == 3, result.err);
+    CHECK(stable_output(result.out) == stable_output(plain.out));
+  }
+  const std::vector<std::string> tensor = {"--tensor-parallel-size", "2"};
+  const ProcessResult parts = run_llm_batch(tensor, lines), both = run_llm_batch(with(tensor, rows(2)), lines);
+  CHECK_MESSAGE(both.exit_code == 3, both.err);
+  CHECK(stable_output(both.out) == stable_output(parts.out));
 }
 
 TEST_CASE("the metrics line and the report say how idle each rank was") {

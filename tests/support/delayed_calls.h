@@ -23,6 +23,7 @@ class DelayedCalls final : public Collectives {
   void all_gather(const void* part, int64_t bytes, void* all) override { wait(), inner_->all_gather(part, bytes, all); }
   void* room(int64_t bytes) override { return wait(), inner_->room(bytes); }
   std::span<const void* const> share() override { return wait(), inner_->share(); }
+  int64_t num_calls() const { return num_calls_; }
   int64_t room_bytes() const override { return inner_->room_bytes(); }
   void send(const void* data, int64_t bytes, int to) override { wait(), inner_->send(data, bytes, to); }
   void receive(void* data, int64_t bytes, int from) override { wait(), inner_->receive(data, bytes, from); }
@@ -30,17 +31,20 @@ class DelayedCalls final : public Collectives {
  private:
   // Short ones let others spin, long ones let them sleep.
   void wait() {
+    ++num_calls_;
     if (rng_.chance(0.1)) std::this_thread::sleep_for(std::chrono::microseconds(rng_.between(0, 200)));
     if (rng_.chance(0.002)) std::this_thread::sleep_for(std::chrono::milliseconds(rng_.between(1, 30)));
   }
   const std::unique_ptr<Collectives> inner_;
   TestRng rng_;
+  int64_t num_calls_ = 0;
 };
 
 // All calls of a rank, at other times for each seed.
 inline void delay_calls(RankContext* context, uint64_t seed) {
-  seed = 100 * seed + 4 * static_cast<uint64_t>(context->part.rank);
-  for (std::unique_ptr<Collectives>* calls : {&context->plans, &context->all, &context->stages, &context->tensor})
+  seed = 100 * seed + 5 * static_cast<uint64_t>(context->part.rank);
+  for (std::unique_ptr<Collectives>* calls : {&context->plans, &context->all, &context->stages, &context->tensor,
+                                              &context->context})
     *calls = std::make_unique<DelayedCalls>(std::move(*calls), seed++);
 }
 

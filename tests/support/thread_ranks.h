@@ -61,13 +61,14 @@ class ThreadPeers final : public RankPeers {
 
 // Not loaded yet.
 inline std::unique_ptr<RankedBackend> make_thread_ranks(int32_t tensor_size, int32_t num_stages = 1,
-                                                        double patience_ms = 0, const PrepareRank& prepare = nullptr) {
-  const RankPart grid = {0, tensor_size, num_stages};
+                                                        double patience_ms = 0, const PrepareRank& prepare = nullptr,
+                                                        int32_t context_size = 1) {
+  const RankPart grid = {0, tensor_size, num_stages, context_size};
   auto ranks = SharedRanks::create(grid.num_ranks(), rank_channels(grid));
   check_ok(ranks.status());
   std::vector<std::shared_ptr<RankContext>> contexts;
   for (int32_t r = 0; r < grid.num_ranks(); ++r) {
-    contexts.push_back(make_rank_context(*ranks, {r, tensor_size, num_stages}));
+    contexts.push_back(make_rank_context(*ranks, {r, tensor_size, num_stages, context_size}));
     if (prepare) prepare(*contexts.back());
   }
   const auto first = contexts.front();

@@ -130,7 +130,8 @@ class CpuBackend final : public Backend {
     const Result<CpuArithmetic> chosen =
         choose_cpu_arithmetic(config, options.cpu.quantization, options.dtype, options.cpu.arithmetic);
     LLMB_RETURN_IF_ERROR(chosen.status());
-    const int64_t weight_bytes = resident_weight_bytes(config, options.cpu.quantization, chosen->dtype, stored);
+    const int64_t weight_bytes = (ranks_ ? ranks_->part.context_size : 1) *
+                                 resident_weight_bytes(config, options.cpu.quantization, chosen->dtype, stored);
     LLMB_ASSIGN_OR_RETURN(const KvLayout kv, plan_memory(config, options, weight_bytes));
     config_ = own_ = config, options_ = options;
     LLMB_RETURN_IF_ERROR(choose_arithmetic());
@@ -148,6 +149,7 @@ class CpuBackend final : public Backend {
     ops_.emplace(own_, own_kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
                  options.cpu.rounds_block_activations ? DType::kI8 : *options_.dtype, *pool_);
     if (ranks_ && ranks_->part.tensor_size > 1) ops_->join_ranks(*ranks_, config, *share_);
+    if (ranks_ && ranks_->part.context_size > 1) ops_->share_rows(*ranks_->context, config);
     if (config.has_states()) add_states(weight_bytes);
     else add_host_pool(weight_bytes);
     if (!ranks_ && !config.has_states()) info_.block_bytes = ops_->kv().block_bytes();
@@ -230,21 +232,6 @@ class CpuBackend final : public Backend {
     return {};
   }
 
-  // Before any weight is read, so that what cannot fit is refused at once.
-  static Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& options, int64_t weights) {
-    const int64_t available = available_memory_bytes();
-    if (available > 0 && weights >= available)
-      return resource_exhausted("the weights need " + std::to_string(weights >> 20) + " MiB, but only " +
-                                std::to_string(available >> 20) + " MiB of memory are available");
-    const int64_t states =
-        options.max_num_seqs * state_layout(config, options.max_num_seqs, max_state_drafts(options)).slot_bytes();
-    if (available > 0 && states >= (available - weights) / 2)
-      return resource_exhausted("the states of " + std::to_string(options.max_num_seqs) + " sequences need " +
-                                std::to_string(states >> 20) + " MiB, but only " + std::to_string(available >> 20) +
-                                " MiB of memory are available; lower --max-num-seqs");
-    return plan_kv_layout(config, options, available > 0 ? available - weights - states : 0);
-  }
-
   Status load_weights(const std::optional<WeightFiles>& files) {
     Result<ModelWeights> weights = [&]() -> Result<ModelWeights> {
       if (!files) {
@@ -269,7 +256,7 @@ class CpuBackend final : public Backend {
     if (options_.adapters) ops_->set_merge_base(transformer_->weights());
     if (has_stages()) {
       link_.emplace(*ranks_);
-      outputs_.emplace(*ranks_->all, ranks_->part.num_ranks() - ranks_->part.tensor_size);
+      outputs_.emplace(*ranks_->all, ranks_->part.num_ranks() - ranks_->part.stage_size());
       transformer_->be_stage(ranks_->part.is_first_stage(), ranks_->part.is_last_stage(), *link_);
     }
     if (options_.pooling) {
@@ -343,14 +330,14 @@ class CpuBackend final : public Backend {
       ops_->begin_step(plan);
       if (plan.is_mtp) transformer_->forward_mtp(plan.num_tokens(), plan.num_samples());
       else if (!plan.hidden_rows.empty()) transformer_->forward_heads(plan.num_tokens(), plan.num_samples());
-      else transformer_->forward(plan.num_tokens(), plan.num_samples(), plan.num_layers);
+      else transformer_->forward(ops_->num_rows(), plan.num_samples(), plan.num_layers);
       if (is_early_stage()) {
         ops_->end_stage();
         return Status();
       }
       ops_->end_step(&step.output);
       step.output.device_ms = has_stages() ? 0 : clock.now_ms();
-      if (has_stages() && ranks_->part.tensor_rank() == 0) outputs_->give(step.output, ops_->given());
+      if (has_stages() && ranks_->part.rank % ranks_->part.stage_size() == 0) outputs_->give(step.output, ops_->given());
       else if (has_stages()) outputs_->take(number + 1);
       if (!weight_file_) return Status();
       return weight_file_->check(*pool_).with_context("weight cache");

@@ -128,6 +128,7 @@ void CpuOps::begin_step(const StepPlan& plan) {
   }
   if (adapters_) adapters_->begin_step(plan);
   if (states_) states_->begin_step(plan, step_.positions, pool_);
+  if (rows_) rows_->begin_step(plan, step_);
   sample_rows_.clear();
   for (const SampleRow& row : plan.sample_rows)
     sample_rows_.push_back(plan.hidden_rows.empty() ? row.token_row : plan.hidden_rows[row.token_row]);
@@ -148,11 +149,11 @@ void CpuOps::end_step(StepOutput* output) {
 
 void CpuOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
   if (ranks_ != nullptr) return embed_part(packed(table), rows, out);
-  cpu::embedding(packed(table), step_.tokens.data(), rows, floats(out), pool_);
+  cpu::embedding(packed(table), step_.tokens.data() + first_row(), rows, floats(out), pool_);
 }
 
 void CpuOps::add_positions(const LinearWeight& table, int64_t rows, Rows residual) {
-  cpu::add_embedding(packed(table), step_.positions.data(), rows, floats(residual), pool_);
+  cpu::add_embedding(packed(table), step_.positions.data() + first_row(), rows, floats(residual), pool_);
 }
 
 void CpuOps::add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) {
@@ -203,19 +204,26 @@ void CpuOps::lora_embedding(int64_t rows, Rows out) {
 }
 
 void CpuOps::grow_queries(int64_t rows, Rows qkv) {
-  cpu::grow_queries(floats(qkv), step_.positions.data(), config_.query_growth, rows, config_.q_size(), qkv.width,
-                    pool_);
+  cpu::grow_queries(floats(qkv), step_.positions.data() + first_row(), config_.query_growth, rows, config_.q_size(),
+                    qkv.width, pool_);
 }
 
 void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
+  write_kv(layer, first_row(), rows, config_.num_attention_heads, floats(qkv));
+  if (has_part_of_rows()) share_kv(layer, rows, qkv);
+}
+
+// Stores the keys and values of so many rows of the step and rotates their queries. qkv: [rows, (num_heads + 2 * KV
+// heads) * head_dim]
+void CpuOps::write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t num_heads, float* qkv) {
   static const RopeTable kNone;
   const int32_t rope = config_.ropes.empty() ? -1 : config_.layer(layer).rope;
   const RopeTable& table = rope < 0 ? kNone : ropes_[rope];
-  const int32_t* const slots = step_.slots.data() + groups_.group(layer) * int64_t{plan_->num_tokens()};
+  const int64_t first_slot = groups_.group(layer) * int64_t{plan_->num_tokens()} + first_row;
   cpu::KvCacheView kv = kv_.layer(config_.kv_layer_of(layer));
   if (!config_.has_own_kv(layer)) kv.num_kv_heads = 0;
-  cpu::rope_and_kv_write(floats(qkv), step_.positions.data(), slots, rows, config_.num_attention_heads, kv.num_kv_heads,
-                         kv.head_dim, rope < 0 ? 0 : config_.rotary_dim(config_.ropes[rope]), table.cos.data(),
+  cpu::rope_and_kv_write(qkv, step_.positions.data() + first_row, step_.slots.data() + first_slot, rows, num_heads,
+                         kv.num_kv_heads, kv.head_dim, rope < 0 ? 0 : config_.rotary_dim(config_.ropes[rope]), table.cos.data(),
                          table.sin.data(), kv, pool_);
 }
 
@@ -237,6 +245,7 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
   const auto attend = [&](const cpu::AttentionBatch& batch) {
     cpu::paged_attention(floats(qkv), qkv.width, floats(out), batch, params, kv, pool_);
   };
+  if (has_part_of_rows()) return attend(rows_->batch(*plan_, group));
   if (plan_->parent_rows.empty())
     return attend({plan_->num_entries(), plan_->query_start.data(), step_.context_len.data(),
                    block_start_[group].data(), plan_->block_ids.data(), shared_prefixes(*plan_, group),
@@ -332,7 +341,9 @@ void CpuOps::softcap(Rows x, float cap, int64_t rows) { cpu::softcap(floats(x), 
 void CpuOps::clamp(Rows x, float limit, int64_t rows) { cpu::clamp(floats(x), limit, rows * x.width, pool_); }
 
 void CpuOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
-  cpu::gather_rows(floats(x), sample_rows_.data(), num_samples, x.width, floats(out), pool_);
+  const std::span<const int32_t> sampled(sample_rows_.data(), static_cast<size_t>(num_samples));
+  if (has_part_of_rows()) return rows_->gather(floats(x), x.width, sampled, floats(out));
+  cpu::gather_rows(floats(x), sampled.data(), num_samples, x.width, floats(out), pool_);
 }
 
 void CpuOps::add_token_types(const LinearWeight& table, int64_t rows, Rows residual) {

@@ -11,6 +11,7 @@
 #include "backend/cpu/cpu_adapters.h"
 #include "backend/cpu/cpu_states.h"
 #include "backend/cpu/kv_pool.h"
+#include "backend/cpu/step_rows.h"
 #include "backend/cpu/tree_batch.h"
 #include "backend/ranks/rank_context.h"
 #include "base/thread_pool.h"
@@ -39,6 +40,9 @@ class CpuOps final : public Ops {
   // The config is that of a rank with this share of the model `whole` (core/rank_part.h): what partial sums give is
   // summed over ranks, and these sample together. `ranks` outlives this.
   void join_ranks(RankContext& ranks, const ModelConfig& whole, const ModelShare& share);
+
+  // Ranks of the channel, which outlives this, have the same part of the model `whole` and share out rows of steps.
+  void share_rows(Collectives& context, const ModelConfig& whole) { rows_.emplace(context, whole); }
 
   void add_states(const StateLayout& layout);  // of layers that have one. Throws std::bad_alloc
 
@@ -69,6 +73,7 @@ class CpuOps final : public Ops {
   // The step in progress. `plan` must stay unchanged until end_step, which hands out what the step gave. A plan that
   // follows groups follows those of the step before.
   void begin_step(const StepPlan& plan);
+  int64_t num_rows() const { return rows_ ? rows_->own().count() : plan_->num_tokens(); }  // that this one computes
   void end_step(StepOutput* output);
   // In a stage before the last: ends a step whose tokens another one draws, and takes what they were where the next
   // step follows them.
@@ -128,6 +133,10 @@ class CpuOps final : public Ops {
   void linear_over_ranks(const cpu::PackedLinear& weight, Rows x, int64_t rows, Rows out);
   void sum_over_ranks(Rows x, int64_t rows);
   void embed_part(const cpu::PackedLinear& table, int64_t rows, Rows out);
+  bool has_part_of_rows() const { return rows_ && rows_->are_divided(); }
+  int64_t first_row() const { return rows_ ? rows_->own().begin : 0; }
+  void write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t num_heads, float* qkv);
+  void share_kv(int32_t layer, int64_t rows, Rows qkv);
   DType activations_of(WeightRole role) const { return role == WeightRole::kSmall ? DType::kF32 : activations_; }
   const ModelConfig config_;
   const Quantization quantization_;
@@ -154,6 +163,8 @@ class CpuOps final : public Ops {
   cpu::ExpertsScratch experts_scratch_;
   cpu::HeadLinearScratch heads_scratch_;
   RankContext* ranks_ = nullptr;  // null: this one computes all
+  std::optional<StepRows> rows_;  // none: all rows of each step
+  std::vector<float> foreign_kv_;  // scratch
   cpu::VocabPart vocab_ = {};     // of this rank
   int32_t head_group_ = 0;        // its query heads: AttentionParams
   int32_t first_absent_ = 0;

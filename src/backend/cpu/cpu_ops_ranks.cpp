@@ -79,7 +79,7 @@ void CpuOps::embed_part(const cpu::PackedLinear& table, int64_t rows, Rows out) 
   float* const to = static_cast<float*>(out.data);
   part_tokens_.clear();
   for (int64_t i = 0; i < rows; ++i) {
-    const int64_t token = step_.tokens[static_cast<size_t>(i)] - vocab_.begin;
+    const int64_t token = step_.tokens[static_cast<size_t>(first_row() + i)] - vocab_.begin;
     part_tokens_.push_back(token >= 0 && token < vocab_.count ? static_cast<TokenId>(token) : -1);
   }
   std::vector<TokenId> found = part_tokens_;
@@ -88,6 +88,18 @@ void CpuOps::embed_part(const cpu::PackedLinear& table, int64_t rows, Rows out) 
   for (int64_t i = 0; i < rows; ++i)
     if (part_tokens_[static_cast<size_t>(i)] < 0) std::fill_n(to + i * out.width, out.width, 0.0f);
   sum_over_ranks(out, rows);
+}
+
+// Each rank rotates and stores the keys and values of the others' rows as these do.
+void CpuOps::share_kv(int32_t layer, int64_t rows, Rows qkv) {
+  LLMB_CHECK(rows == rows_->own().count());
+  const int64_t first_column = int64_t{config_.num_attention_heads} * kv_.layer(config_.kv_layer_of(layer)).head_dim;
+  const int64_t width = qkv.width - first_column;
+  rows_->share_columns(static_cast<const float*>(qkv.data), qkv.width, first_column, width,
+                       [&](int64_t first_row, int64_t num_rows, const float* columns) {
+                         foreign_kv_.assign(columns, columns + num_rows * width);
+                         write_kv(layer, first_row, num_rows, 0, foreign_kv_.data());
+                       });
 }
 
 }  // namespace llmb

@@ -73,7 +73,7 @@ int32_t num_blocks_of_ranks(const ModelConfig& config, const LoadOptions& option
   if (options.num_blocks_override > 0) return whole.num_blocks;
   int64_t bytes = 0;  // of a block, on all ranks
   for (int32_t rank = 0; rank < grid.num_ranks(); ++rank)
-    bytes += kv_of_rank(config, whole, {rank, grid.tensor_size, grid.num_stages}).bytes_per_block();
+    bytes += kv_of_rank(config, whole, {rank, grid.tensor_size, grid.num_stages, grid.context_size}).bytes_per_block();
   const int64_t fitting = int64_t{whole.num_blocks} * whole.bytes_per_block() / bytes;
   const int64_t least = std::min<int64_t>(whole.num_blocks, max_blocks_per_seq(whole, options));
   return static_cast<int32_t>(std::clamp<int64_t>(fitting, least, whole.num_blocks));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "backend/cpu/kv_pool.h"
+#include "backend/cpu/memory_limit.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "model/model_weights.h"
@@ -51,6 +53,20 @@ int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantizati
   const int64_t vocabulary = (config.tie_word_embeddings ? 1 : 2) * int64_t{config.vocab_size} * config.hidden_size;
   const int64_t projections = stored / dtype_bytes(config.dtype) - vocabulary;
   return vocabulary + (quantization == Quantization::kInt8 ? projections : projections * 9 / 16);
+}
+
+Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& options, int64_t weights) {
+  const int64_t available = available_memory_bytes();
+  if (available > 0 && weights >= available)
+    return resource_exhausted("the weights need " + std::to_string(weights >> 20) + " MiB, but only " +
+                              std::to_string(available >> 20) + " MiB of memory are available");
+  const int64_t states =
+      options.max_num_seqs * state_layout(config, options.max_num_seqs, max_state_drafts(options)).slot_bytes();
+  if (available > 0 && states >= (available - weights) / 2)
+    return resource_exhausted("the states of " + std::to_string(options.max_num_seqs) + " sequences need " +
+                              std::to_string(states >> 20) + " MiB, but only " + std::to_string(available >> 20) +
+                              " MiB of memory are available; lower --max-num-seqs");
+  return plan_kv_layout(config, options, available > 0 ? available - weights - states : 0);
 }
 
 }  // namespace llmb

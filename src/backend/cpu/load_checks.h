@@ -3,6 +3,7 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "core/kv_layout.h"
 #include "core/model_config.h"
 #include "model/weight_files.h"
 
@@ -17,5 +18,9 @@ int num_threads_for(int wanted);
 
 // An estimate of the weights' memory.
 int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization, const WeightFiles* files);
+
+// The KV pool beside weights of so many bytes. kResourceExhausted: there is no memory for weights, states or pool. Before
+// any weight is read, so that what cannot fit is refused at once.
+Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& options, int64_t weights);
 
 }  // namespace llmb

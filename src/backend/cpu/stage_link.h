@@ -11,10 +11,10 @@ class CpuStageLink final : public StageLink {
  public:
   explicit CpuStageLink(RankContext& ranks) : ranks_(ranks) {}  // outlives this
   void receive(Rows residual, int64_t rows) override {
-    ranks_.stages->receive(residual.data, bytes_of(residual, rows), ranks_.part.rank - ranks_.part.tensor_size);
+    ranks_.stages->receive(residual.data, bytes_of(residual, rows), ranks_.part.rank - ranks_.part.stage_size());
   }
   void send(Rows residual, int64_t rows) override {
-    ranks_.stages->send(residual.data, bytes_of(residual, rows), ranks_.part.rank + ranks_.part.tensor_size);
+    ranks_.stages->send(residual.data, bytes_of(residual, rows), ranks_.part.rank + ranks_.part.stage_size());
   }
 
  private:

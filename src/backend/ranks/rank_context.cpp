@@ -1,6 +1,5 @@
 #include "backend/ranks/rank_context.h"
 
-#include <numeric>
 #include <utility>
 
 namespace llmb {
@@ -9,21 +8,24 @@ namespace {
 
 enum : size_t { kPlans, kAll, kStages, kFirstTensor };
 
-ChannelMembers neighbours(int32_t first, int32_t count) {
+// Every `step`th rank from the first one on.
+ChannelMembers every(int32_t step, int32_t first, int32_t count) {
   ChannelMembers members;
-  members.ranks.resize(static_cast<size_t>(count));
-  std::iota(members.ranks.begin(), members.ranks.end(), first);
+  for (int32_t i = 0; i < count; ++i) members.ranks.push_back(first + i * step);
   return members;
 }
 
 }  // namespace
 
 std::vector<ChannelMembers> rank_channels(const RankPart& grid) {
-  const ChannelMembers all = neighbours(0, grid.num_ranks());
+  const ChannelMembers all = every(1, 0, grid.num_ranks());
   std::vector<ChannelMembers> channels = {all, all, all};
   channels[kPlans].may_be_idle = true;
+  for (int32_t first = 0; first < grid.num_ranks(); first += grid.tensor_size)
+    channels.push_back(every(1, first, grid.tensor_size));
   for (int32_t stage = 0; stage < grid.num_stages; ++stage)
-    channels.push_back(neighbours(stage * grid.tensor_size, grid.tensor_size));
+    for (int32_t i = 0; i < grid.tensor_size; ++i)
+      channels.push_back(every(grid.tensor_size, stage * grid.stage_size() + i, grid.context_size));
   return channels;
 }
 
@@ -33,7 +35,10 @@ std::shared_ptr<RankContext> make_rank_context(std::shared_ptr<SharedRanks> rank
   context->plans = SharedRanks::join(ranks, kPlans, part.rank);
   context->all = SharedRanks::join(ranks, kAll, part.rank);
   context->stages = SharedRanks::join(ranks, kStages, part.rank);
-  context->tensor = SharedRanks::join(ranks, kFirstTensor + static_cast<size_t>(part.stage()), part.rank);
+  const int32_t num_tensor = part.num_stages * part.context_size;
+  const int32_t same_part = part.stage() * part.tensor_size + part.tensor_rank();
+  context->tensor = SharedRanks::join(ranks, kFirstTensor + static_cast<size_t>(part.rank / part.tensor_size), part.rank);
+  context->context = SharedRanks::join(ranks, kFirstTensor + static_cast<size_t>(num_tensor + same_part), part.rank);
   context->ranks = std::move(ranks);
   return context;
 }

@@ -128,7 +128,7 @@ class FirstRank final : public RankedBackend {
 }  // namespace
 
 Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, const RankPart& grid) {
-  LLMB_RETURN_IF_ERROR(check_ranks(config, grid.tensor_size, grid.num_stages));
+  LLMB_RETURN_IF_ERROR(check_ranks(config, grid.tensor_size, grid.num_stages, grid.context_size));
   const auto refused = [](const char* what) { return unsupported(std::string(what) + ": not over several ranks yet"); };
   if (options.pooling) return refused("vectors and scores of texts");
   if (!options.heads_dir.empty()) return refused("heads that draft");

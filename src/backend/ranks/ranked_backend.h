@@ -25,7 +25,7 @@ class RankPeers {
 
 class RankedBackend : public Backend {
  public:
-  // Of all ranks, in the steps so far. Any thread may ask where a step hangs.
+  // How busy all ranks were in the steps so far. Any thread may ask where a step hangs.
   virtual RankTimes times() const = 0;
 };
 
