@@ -171,10 +171,10 @@ TEST_CASE("plans that alternate, for stages of a pipeline: as many in flight as 
     const WorkloadOutcome outcome = run_workload(workload);
     REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
     CHECK(outcome.most_in_flight <= workload.config.num_alternating);
-    aims.note("as many plans in flight as stages", outcome.most_in_flight == workload.config.num_alternating, 0.3);
-    aims.note("preemptions", outcome.num_preemptions, 0.04);
-    aims.note("accepted drafts", outcome.num_accepted, 0.15);
-    aims.note("rows sampled for several choices", outcome.num_shared_rows, 0.04);
+    aims.note("as many plans in flight as stages", outcome.most_in_flight == workload.config.num_alternating, 0.16);
+    aims.note("preemptions", outcome.num_preemptions, 0.07);
+    aims.note("accepted drafts", outcome.num_accepted, 0.2);
+    aims.note("rows sampled for several choices", outcome.num_shared_rows, 0.13);
     aims.note("block copies", outcome.num_copies, 0.1);
   }
   MESSAGE(seeds.num << " workloads: " << aims.text());
