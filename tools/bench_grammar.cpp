@@ -7,9 +7,9 @@
 // 2026-11-23, AMD EPYC 25-17: bench_grammar data/model --maskbench DIR   9,253 of the 10,162 files but BFCL's and JME's
 //   passed, and all 1,143 of these; 324 of 11,963 valid instances in another order; 0 of 21,393 invalid ones accepted
 // 2026-11-23, Intel Xeon 6-207, ten times as much work as cores: bench_grammar QWEN2.5   151,669 tokens. A JSON object:
-//   mean 1.0, p99 11, p99.9 219 us; a schema: 1.7, 36, 163; short regular expressions, 184 masks in all: 46, 404, 740;
-//   each 64th of MaskBench's files: 13, 380, 835
-// 2026-11-26, AMD EPYC 7003: 2.2, 22, 357; 3.1, 63, 235; 69, 504, 1570; all 11,305 files: 20.9, 426, 1399, 10,391 pass
+//   mean 1.0, p99 11, p99.9 219 us; a schema: 1.7, 36, 163; short regular expressions, 184 masks in all: 46, 404, 740
+// 2026-11-26, AMD EPYC 7003: 2.2, 22, 357; 3.1, 63, 235; 35 to 57, 356 to 499, 395 to 633 (5 quiet runs; 5 of the day
+//   before's: 44 to 71, 360 to 598, 1011 to 1662); all 11,305 files, before: 20.9, 426, 1399, 10,391 passed
 #include <CLI/CLI.hpp>
 
 #include <time.h>
@@ -156,7 +156,7 @@ bool run(const Case& c, const Tokenizer& tokenizer, const std::shared_ptr<const 
 
 using grammar::Json;
 
-std::string quoted(const std::string& text) { return "\"" + grammar::JsonSpelling::string_content(text) + "\""; }
+std::string quoted(const std::string& text) { return "\"" + grammar::JsonSpelling::json_content(text) + "\""; }
 
 // REQUIRES: no array or object
 std::string spelled(const Json& json, bool keeps_numbers) {

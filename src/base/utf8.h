@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -51,6 +52,13 @@ inline bool is_valid_utf8(std::string_view bytes) {
     i += step.length;
   }
   return true;
+}
+
+// The text may begin or end within a character: counts those that begin in it.
+inline int64_t num_characters(std::string_view text) {
+  int64_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  return count;
 }
 
 // REQUIRES: c <= 0x1FFFFF.

@@ -13,6 +13,7 @@ bool is_harmony(std::string_view text) { return has(text, "<|channel|>") && has(
 ToolCallFormat call_format_of_template(std::string_view text) {
   if (is_harmony(text) && has(text, "functions.")) return ToolCallFormat::kHarmony;
   if (has(text, "<|tool_call>call:")) return ToolCallFormat::kGemma4;
+  if (has(text, "<start_function_call>call:")) return ToolCallFormat::kFunctionGemma;
   if (has(text, "[TOOL_CALLS]")) return ToolCallFormat::kMistral;
   // Others put something else than JSON between these tags. Templates may escape the quotes.
   const bool has_json = (has(text, "\"name\": ") || has(text, "name\\\": ")) &&

@@ -2,6 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "chat/answer_parts.h"
+#include "chat/tool_calls.h"
+
 namespace llmb {
 
 namespace {
@@ -53,8 +56,12 @@ class FrameMaker {
         if (is_special_("[ARGS]")) return {tag("[TOOL_CALLS]") + tool.name + tag("[ARGS]"), tool.schema, "", tool.is_strict};
         return {tag("[TOOL_CALLS]") + "[{\"name\": " + quoted(tool.name) + ", \"arguments\": ", tool.schema, "}]",
                 tool.is_strict};
-      case ToolCallFormat::kHarmony:
       case ToolCallFormat::kGemma4:
+      case ToolCallFormat::kFunctionGemma: {
+        const GemmaTags tags = gemma_tags(format_);
+        return {tag(tags.open) + "call:" + tool.name, tool.schema, tag(tags.close), tool.is_strict};
+      }
+      case ToolCallFormat::kHarmony:
       case ToolCallFormat::kNone:
         break;
     }
@@ -65,16 +72,32 @@ class FrameMaker {
 
   // Between one call and the next; whether there may be a next one.
   bool repeats() const {
-    return format_ == ToolCallFormat::kHermes || (format_ == ToolCallFormat::kMistral && is_special_("[ARGS]"));
+    return format_ == ToolCallFormat::kHermes || is_gemma() ||
+           (format_ == ToolCallFormat::kMistral && is_special_("[ARGS]"));
   }
+  std::string quote() const { return is_gemma() ? tag(gemma_tags(format_).quote) : ""; }
   std::string between() const { return format_ == ToolCallFormat::kHermes ? "\n" : ""; }
 
  private:
-  std::string tag(const std::string& text) const { return is_special_(text) ? kSpecialMark + text : text; }
+  bool is_gemma() const { return format_ == ToolCallFormat::kGemma4 || format_ == ToolCallFormat::kFunctionGemma; }
+  std::string tag(std::string_view text) const {
+    return (is_special_(std::string(text)) ? std::string(1, kSpecialMark) : "") + std::string(text);
+  }
 
   const ToolCallFormat format_;
   const IsSpecial& is_special_;
 };
+
+// An answer with this call and no arguments is one to its readers.
+bool reads_back(const CallFrame& frame, const std::string& name, ToolCallFormat format) {
+  MarkedText answer{frame.before + "{}" + frame.after, {}};
+  std::erase(answer.text, kSpecialMark);
+  AnswerSplit split;
+  split.formats.calls = format;
+  split.tool_names = {name};
+  const auto parts = split_answer(answer, split);
+  return parts && parts->calls == std::vector<ToolCall>{{name, "{}"}};
+}
 
 }  // namespace
 
@@ -88,14 +111,19 @@ std::vector<std::string> tool_names(const std::string& tools_json) {
 Result<AnswerForm> forced_call_form(const ChatMessages& chat, ToolCallFormat format, const IsSpecial& is_special) {
   if (format == ToolCallFormat::kNone)
     return unsupported("the model's chat template does not tell how it writes calls; name a format by --tool-call-parser");
-  if (format == ToolCallFormat::kGemma4) return unsupported("calls cannot be enforced in the notation of gemma4");
   AnswerForm form;
   form.kind = AnswerForm::Kind::kCalls;
   form.field = "tools";
   const FrameMaker maker(format, is_special);
-  for (const Tool& tool : read_tools(chat.tools_json))
-    if (chat.tool_choice != ToolChoice::kNamed || tool.name == chat.tool_name) form.calls.push_back(maker.frame(tool));
+  for (const Tool& tool : read_tools(chat.tools_json)) {
+    if (chat.tool_choice == ToolChoice::kNamed && tool.name != chat.tool_name) continue;
+    form.calls.push_back(maker.frame(tool));
+    if (!reads_back(form.calls.back(), tool.name, format))
+      return unsupported("calls of " + quoted(tool.name) + " cannot be told in the notation of " +
+                         std::string(name_of(format)) + ", which takes its name apart");
+  }
   form.text = maker.between();
+  form.quote = maker.quote();
   form.has_several_calls = maker.repeats() && !chat.has_one_call && chat.tool_choice == ToolChoice::kRequired;
   return form;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "chat/tool_calls.h"
+
 namespace llmb {
 
 namespace {
@@ -39,7 +41,10 @@ std::vector<HarmonyMessage> read_harmony(std::string_view text) {
     if (const size_t function = header.find(kFunction); function != header.npos)
       message.function = word_at(header, function + kFunction.size());
     message.begin = mark + kMessage.size();
-    message.end = end_of_message(text, message.begin);
+    // Tags within a call's arguments are text.
+    size_t end = message.begin;
+    if (!message.function.empty() && read_json_object(text, message.begin, &end).empty()) end = message.begin;
+    message.end = end_of_message(text, end);
     at = message.end;
     messages.push_back(std::move(message));
     // <|start|> begins a header; the other tags end a message.

@@ -109,18 +109,18 @@ std::vector<CallSpan> mistral_calls(std::string_view text) {
   return found;
 }
 
-std::vector<CallSpan> gemma4_calls(std::string_view text) {
-  constexpr std::string_view kOpen = "<|tool_call>call:", kClose = "<tool_call|>";
+std::vector<CallSpan> gemma_calls(std::string_view text, const GemmaTags& tags) {
+  const std::string open = std::string(tags.open) + "call:";
   std::vector<CallSpan> found;
-  for (size_t at = text.find(kOpen); at != text.npos; at = text.find(kOpen, at)) {
+  for (size_t at = text.find(open); at != text.npos; at = text.find(open, at)) {
     size_t end = 0;
-    auto call = read_gemma4_call(text, at + kOpen.size(), &end);
-    const bool is_closed = call && text.substr(end).starts_with(kClose);
+    auto call = read_gemma_call(text, at + open.size(), tags.quote, &end);
+    const bool is_closed = call && text.substr(end).starts_with(tags.close);
     if (!call || (!is_closed && end < text.size())) {
-      at += kOpen.size();
+      at += open.size();
       continue;
     }
-    if (is_closed) end = skip_space(text, end + kClose.size());
+    if (is_closed) end = skip_space(text, end + tags.close.size());
     found.push_back({before_space(text, at), end, {std::move(*call)}});
     at = end;
   }
@@ -181,7 +181,8 @@ std::vector<CallSpan> find_calls(std::string_view text, const AnswerSplit& split
     case ToolCallFormat::kMistral:
       return mistral_calls(text);
     case ToolCallFormat::kGemma4:
-      return gemma4_calls(text);
+    case ToolCallFormat::kFunctionGemma:
+      return gemma_calls(text, gemma_tags(split.formats.calls));
     case ToolCallFormat::kNone:
     case ToolCallFormat::kHarmony:
       return {};

@@ -5,6 +5,7 @@
 //                where this is all of the text and all names are those of tools (Llama 3.1 to 3.3)
 //   mistral      [TOOL_CALLS][{"name": "f", "arguments": {…}}, …] at the text's end, or [TOOL_CALLS]f[ARGS]{…}…
 //   gemma4       <|tool_call>call:f{key:<|"|>text<|"|>,other:1}<tool_call|>, any number of them
+//   functiongemma  <start_function_call>call:f{key:<escape>text<escape>,other:1}<end_function_call>, the same
 // Harmony's are in chat/harmony.h. A call that is not whole, or is none, is text.
 #pragma once
 
@@ -33,7 +34,13 @@ std::optional<ToolCall> read_json_call(std::string_view text, size_t begin, size
 // The JSON object at `begin`, white space before it skipped; "": there is none. *end: behind it.
 std::string_view read_json_object(std::string_view text, size_t begin, size_t* end);
 
-// f{key:<|"|>text<|"|>,…} at `begin`; arguments become JSON. *end: behind it.
-std::optional<ToolCall> read_gemma4_call(std::string_view text, size_t begin, size_t* end);
+// Around a call of Gemma's models, in front of its "call:", and around strings of its arguments.
+struct GemmaTags {
+  std::string_view open, close, quote;
+};
+GemmaTags gemma_tags(ToolCallFormat format);  // REQUIRES: kGemma4 or kFunctionGemma
+
+// f{key:<|"|>text<|"|>,…} at `begin`, with these quotes; arguments become JSON. *end: behind it.
+std::optional<ToolCall> read_gemma_call(std::string_view text, size_t begin, std::string_view quote, size_t* end);
 
 }  // namespace llmb

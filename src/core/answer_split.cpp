@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::pair<ToolCallFormat, std::string_view> kCallFormats[] = {
     {ToolCallFormat::kNone, "none"},       {ToolCallFormat::kHermes, "hermes"}, {ToolCallFormat::kLlama3Json, "llama3_json"},
-    {ToolCallFormat::kMistral, "mistral"}, {ToolCallFormat::kGemma4, "gemma4"}, {ToolCallFormat::kHarmony, "openai"}};
+    {ToolCallFormat::kMistral, "mistral"}, {ToolCallFormat::kGemma4, "gemma4"}, {ToolCallFormat::kHarmony, "openai"},
+    {ToolCallFormat::kFunctionGemma, "functiongemma"}};
 
 constexpr std::pair<ReasoningFormat, std::string_view> kReasoningFormats[] = {
     {ReasoningFormat::kNone, "none"},

@@ -10,7 +10,7 @@
 namespace llmb {
 
 // How a model writes calls (chat/tool_calls.h).
-enum class ToolCallFormat : uint8_t { kNone, kHermes, kLlama3Json, kMistral, kGemma4, kHarmony };
+enum class ToolCallFormat : uint8_t { kNone, kHermes, kLlama3Json, kMistral, kGemma4, kHarmony, kFunctionGemma };
 
 // How a model marks what it thinks (chat/reasoning.h).
 enum class ReasoningFormat : uint8_t { kNone, kQwen3, kDeepSeekR1, kMistral, kGemma4, kHarmony };

@@ -75,7 +75,9 @@ struct Choice {
   bool continues_character = false;  // the text's first character began in the prompt
   int32_t num_output_tokens = 0;
   std::vector<TokenId> token_ids;     // generated, end-of-sequence included
-  std::vector<TokenDetail> logprobs;  // empty unless asked; else one per token of token_ids
+  std::vector<TokenDetail> logprobs;  // empty unless asked; else one per token of token_ids, behind those of the prompt
+  int32_t num_echoed_tokens = 0;      // of logprobs: the prompt's, where it is echoed; the first one's is NaN
+  int32_t num_unshown_chars = 0;      // how many characters these tokens' texts have more than the prompt in `text`
   // With logprobs: the text of each chosen and top token, in order, see io/result_writer.h.
   std::vector<std::string> logprob_texts;
   FinishReason finish_reason = FinishReason::kStop;

@@ -92,6 +92,7 @@ struct OutputParams {
   bool skip_special_tokens = true;
   bool return_token_ids = false;
   bool echo = false;  // the prompt's text stands in front of the answer's
+  bool hides_answer = false;  // with echo: one token is drawn and not shown
 };
 
 enum class TruncateSide { kLeft, kRight };
@@ -122,6 +123,9 @@ struct AnswerForm {
   std::string field;                 // of the line, or the option, that asked for it; for messages
   std::vector<CallFrame> calls = {};  // of kCalls: one of them, or several with `text` between them
   bool has_several_calls = false;
+  // For kCalls: stands around strings in the models' own notation of arguments (grammar/json_spelling.h), written as in
+  // CallFrame; "": arguments are JSON.
+  std::string quote = {};
 };
 
 // Which tokens an answer may have, whatever its form.

@@ -134,6 +134,12 @@ Choice ActiveChoice::finish(FinishReason reason, std::optional<TokenId> stop_tok
   choice_.stop_token = is_eos ? std::nullopt : stop_token;
   if (is_option()) choice_.text = request_->params.score.options[index_];
   if (request_->params.output.echo) choice_.text = request_->echo_text + choice_.text;
+  if (request_->params.output.hides_answer) {
+    Choice prompt;
+    prompt.text = request_->echo_text;
+    prompt.finish_reason = FinishReason::kLength;
+    return prompt;
+  }
   const bool hides_last = stop_token.has_value() && !request_->params.stop.include_stop_str_in_output;
   if (tokenizer_ != nullptr) split_choice(*request_, *tokenizer_, hides_last, &choice_);
   return std::move(choice_);

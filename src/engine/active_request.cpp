@@ -1,10 +1,12 @@
 #include "engine/active_request.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
 #include "base/quantile_sketch.h"
+#include "base/utf8.h"
 
 namespace llmb {
 
@@ -132,6 +134,30 @@ void ActiveRequest::choose_answers() {
   }
   // Greedy answers are all equal, and one was computed.
   while (!sampling.beams && choices.size() < num_answers) choices.push_back(choices[0]);
+  if (request_->params.output.echo && sampling.num_logprobs) echo_logprobs();
+}
+
+// Those of the prompt's tokens stand in front of each answer's.
+void ActiveRequest::echo_logprobs() {
+  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+  std::vector<TokenDetail>& prompt = completion_.prompt_logprobs;
+  std::vector<std::string>& texts = completion_.prompt_texts;
+  const TokenId first = request_->prompt_tokens[0];
+  if (texts.empty()) texts.push_back(tokenizer_ == nullptr ? std::string() : tokenizer_->token_bytes(first, true));
+  std::vector<TokenDetail> details = {{{first, kNone}, {}}};
+  details.insert(details.end(), prompt.begin(), prompt.end());
+  int64_t num_chars = -num_characters(request_->echo_text);
+  size_t text = 0;
+  for (const TokenDetail& detail : details) num_chars += num_characters(texts[text]), text += 1 + detail.top.size();
+  for (Choice& choice : completion_.choices) {
+    choice.logprobs.insert(choice.logprobs.begin(), details.begin(), details.end());
+    choice.logprob_texts.insert(choice.logprob_texts.begin(), texts.begin(), texts.end());
+    choice.num_echoed_tokens = static_cast<int32_t>(details.size());
+    choice.num_unshown_chars = static_cast<int32_t>(num_chars);
+  }
+  if (completion_.has_prompt_logprobs) return;
+  prompt.clear();
+  texts.clear();
 }
 
 }  // namespace llmb

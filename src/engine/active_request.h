@@ -81,6 +81,7 @@ class ActiveRequest {
 
  private:
   void choose_answers();
+  void echo_logprobs();
 
   const std::shared_ptr<const Request> request_;
   const int64_t ordinal_;

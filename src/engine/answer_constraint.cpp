@@ -1,5 +1,6 @@
 #include "engine/answer_constraint.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +72,13 @@ ThinkingRules thinking_rules(const ModelContext& model, bool has_form, bool has_
   return rules;
 }
 
+// The token that ends reasoning ends the whole answer, so that nothing can stand behind it.
+bool ends_with_reasoning(const ModelContext& model) {
+  const std::string end(reasoning_tags(model.formats.reasoning).end);
+  const auto token = end.empty() ? std::nullopt : model.tokenizer->token_to_id(end);
+  return token && std::count(model.eos_token_ids.begin(), model.eos_token_ids.end(), *token) > 0;
+}
+
 // The form of an answer that OpenAI's clients take apart begins behind its reasoning.
 std::optional<RequestError> add_thinking(const InputRequest& input, PromptReasoning prompt, bool has_calls,
                                          const ModelContext& model, Request* request) {
@@ -83,6 +91,11 @@ std::optional<RequestError> add_thinking(const InputRequest& input, PromptReason
                         "format by --reasoning-parser",
                         "thinking_token_budget"};
   if (!may_think || (has_form ? !is_split(input) || prompt == PromptReasoning::kClosed : !budget)) return std::nullopt;
+  if (has_form && ends_with_reasoning(model)) {
+    const std::string field = has_calls ? "tool_choice" : "response_format";
+    return RequestError{"unsupported_form", field + ": the token that ends the model's reasoning is its end of sequence, so "
+                        "that no form could follow", field};
+  }
   ThinkingRules rules = thinking_rules(model, has_form, has_calls);
   rules.starts_inside = prompt == PromptReasoning::kOpen;
   rules.budget = budget;

@@ -23,6 +23,7 @@ std::string key_of(const AnswerForm& form) {
     key += call.is_strict ? "!" : ".";
     for (const std::string& part : {call.before, call.schema, call.after}) add(part);
   }
+  add(form.quote);
   return key + (form.has_several_calls ? "+" : "");
 }
 
@@ -41,7 +42,7 @@ Result<grammar::Rules> rules_of(const AnswerForm& form) {
     case AnswerForm::Kind::kCalls: {
       std::vector<grammar::CallShape> calls;
       for (const CallFrame& call : form.calls) calls.push_back({call.before, call.schema, call.after, call.is_strict});
-      return grammar::call_rules(calls, form.text, form.has_several_calls);
+      return grammar::call_rules(calls, form.text, form.has_several_calls, form.quote);
     }
   }
   return internal_error("an unknown form of answers");

@@ -259,6 +259,9 @@ std::variant<std::shared_ptr<Request>, RequestError> prepare_request(InputReques
   stop.max_tokens = std::min(stop.max_tokens.value_or(unset), room);
   request->params.sampling.count_choices();
   request->num_truncated_tokens = num_cut;
+  if (num_cut > 0 && request->params.output.echo && request->params.sampling.num_logprobs)
+    return RequestError{"unsupported_field", "echo: beside logprobs the prompt must be whole, and tokens of it were cut",
+                        "echo"};
   request->prompt_tokens = std::move(prompt_tokens);
   request->second_text = second_text;
   if (is_scored) {

@@ -44,13 +44,15 @@ Status first_fault(const std::vector<CallShape>& calls) {
 
 }  // namespace
 
-Result<Rules> call_rules(const std::vector<CallShape>& calls, std::string_view between, bool has_several) {
+Result<Rules> call_rules(const std::vector<CallShape>& calls, std::string_view between, bool has_several,
+                         std::string_view quote) {
   if (calls.empty()) return invalid_argument("there is no function to call");
   LLMB_RETURN_IF_ERROR(first_fault(calls));
   constexpr size_t kBytesPerUnit = 3;  // of work: reading a text
   int64_t work = 0;
   for (const CallShape& call : calls) work += static_cast<int64_t>(call.schema.size() / kBytesPerUnit);
   SchemaDocument document;
+  document.quote = quote;
   document.root = {{"$defs", Json::object()}, {"type", "object"}};
   Json& schemas = document.root["$defs"];
   for (size_t i = 0; i < calls.size(); ++i) {

@@ -16,8 +16,10 @@ struct CallShape {
   bool is_strict = false;
 };
 
-// One of the calls, or with has_several one or more of them with `between` in the middle. The same errors as
-// json_schema_rules(), behind the number of the call that is at fault.
-Result<Rules> call_rules(const std::vector<CallShape>& calls, std::string_view between, bool has_several);
+// One of the calls, or with has_several one or more of them with `between` in the middle. quote: of the notation that
+// arguments are written in (json_spelling.h). The same errors as json_schema_rules(), behind the number of the call that
+// is at fault.
+Result<Rules> call_rules(const std::vector<CallShape>& calls, std::string_view between, bool has_several,
+                         std::string_view quote = "");
 
 }  // namespace llmb::grammar

@@ -80,11 +80,7 @@ bool ExprArena::write(ExprId e, int32_t* num_left, std::string* out) const {
   *out += static_cast<char>('a' + static_cast<int>(node.kind));
   switch (node.kind) {
     case Kind::kBytes:
-      for (size_t byte = 0; byte < 256; byte += 8) {
-        char bits = 0;
-        for (size_t bit = 0; bit < 8; ++bit) bits = static_cast<char>(bits | sets_[node.a].test(byte + bit) << bit);
-        *out += bits;
-      }
+      out->append(reinterpret_cast<const char*>(&sets_[node.a]), sizeof(ByteSet));
       return true;
     case Kind::kConcat:
       return write(node.a, num_left, out) && write(node.b, num_left, out);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+#include "core/request.h"
 #include "text/unicode.h"
 
 namespace llmb::grammar {
@@ -9,6 +11,7 @@ namespace llmb::grammar {
 namespace {
 
 constexpr int32_t kMaxIndent = 32;
+constexpr std::string_view kNotBare = ":,{}[]<";  // in a name, which quotes stand around then
 
 // The escape of one character, or "".
 std::string escape_of(char32_t c) {
@@ -47,14 +50,21 @@ std::string Decimal::text() const {
   return (is_negative ? "-" : "") + whole + (fraction.empty() ? "" : "." + fraction);
 }
 
+JsonSpelling::JsonSpelling(ExprArena* arena, std::string_view quote)
+    : arena_(*arena), quote_(quote), quote_text_(quote.substr(quote.starts_with(kSpecialMark) ? 1 : 0)) {
+  LLMB_CHECK(is_json() || (quote_text_.size() > 1 && quote_text_.rfind('<') == 0));
+}
+
 ExprId JsonSpelling::space() {
+  if (!is_json()) return kEmptyString;
   const ExprId indent = arena_.repeat(arena_.bytes(ByteSet().set(' ').set('\t')), 0, kMaxIndent);
   return arena_.either({kEmptyString, arena_.byte(' '), arena_.concat(arena_.byte('\n'), indent)});
 }
 
-ExprId JsonSpelling::space_after_colon() { return arena_.optional(arena_.byte(' ')); }
+ExprId JsonSpelling::space_after_colon() { return is_json() ? arena_.optional(arena_.byte(' ')) : kEmptyString; }
 
 ExprId JsonSpelling::string_char(const CharSet& set) {
+  if (!is_json()) return utf8_char(set, &arena_);
   const CharSet special{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}, escaped = set.intersect(special);
   std::vector<ExprId> parts = {utf8_char(set.intersect(special.complement()), &arena_)};
   for (const auto& [first, last] : escaped.ranges())
@@ -63,6 +73,7 @@ ExprId JsonSpelling::string_char(const CharSet& set) {
 }
 
 ExprId JsonSpelling::any_string_char() {
+  if (!is_json()) return string_char(CharSet::all());
   const auto hex = [this](std::string_view digits) {
     ByteSet set;
     for (const char c : digits) set.set(static_cast<size_t>(c)), set.set(static_cast<size_t>(std::toupper(c)));
@@ -81,7 +92,20 @@ ExprId JsonSpelling::any_string_char() {
                         before_surrogates, pair});
 }
 
-std::string JsonSpelling::string_content(std::string_view text) {
+// Characters but <, and each < with what follows it up to the next one, which must not go on as the quote does.
+ExprId JsonSpelling::without_quote() {
+  const CharSet other = CharSet{{'<', '<'}}.complement();
+  const ExprId others = arena_.star(utf8_char(other, &arena_));
+  ExprId behind = kNothing;  // i bytes of the quote
+  for (size_t i = quote_text_.size(); --i > 0;) {
+    const auto next = static_cast<uint8_t>(quote_text_[i]);
+    const ExprId differs = utf8_char(other.intersect(CharSet{{next, next}}.complement()), &arena_);
+    behind = arena_.either({kEmptyString, arena_.concat(differs, others), arena_.concat(arena_.byte(next), behind)});
+  }
+  return arena_.concat(others, arena_.star(arena_.concat(arena_.byte('<'), behind)));
+}
+
+std::string JsonSpelling::json_content(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
@@ -92,8 +116,27 @@ std::string JsonSpelling::string_content(std::string_view text) {
 }
 
 ExprId JsonSpelling::quoted(ExprId content) {
-  const ExprId quote = arena_.byte('"');
+  const ExprId quote = is_json() ? arena_.byte('"') : arena_.literal(quote_);
   return arena_.concat(quote, arena_.concat(content, quote));
+}
+
+ExprId JsonSpelling::bare_name() {
+  CharSet marks;
+  for (const char c : kNotBare) marks.add(static_cast<uint8_t>(c), static_cast<uint8_t>(c));
+  return arena_.repeat(utf8_char(marks.complement(), &arena_), 1, kUnlimited);
+}
+
+ExprId JsonSpelling::name(ExprId content) {
+  if (is_json()) return quoted(content);
+  const ExprId bare = bare_name();
+  return arena_.either(arena_.both(content, bare), quoted(arena_.both(content, arena_.complement(bare))));
+}
+
+ExprId JsonSpelling::name_of(const std::string& text) {
+  if (is_json()) return arena_.literal("\"" + string_content(text) + "\"");
+  if (text.find(quote_text_) != text.npos) return kNothing;
+  const bool is_bare = !text.empty() && text.find_first_of(kNotBare) == text.npos;
+  return is_bare ? arena_.literal(text) : quoted(arena_.literal(text));
 }
 
 ExprId JsonSpelling::whole_number() {

@@ -6,6 +6,8 @@ namespace llmb::grammar {
 
 KeptGroups::KeptGroups(ExprArena* arena) : arena_(*arena) {
   for (int byte = 0; byte < 256; ++byte) class_of_[byte] = arena->byte_class(static_cast<uint8_t>(byte));
+  for (int byte = 0x80; byte <= 0xBF; ++byte)
+    if (byte == 0x80 || class_of_[byte] != class_of_[byte - 1]) runs_.push_back(static_cast<uint8_t>(byte));
 }
 
 void KeptGroups::forget() {
@@ -34,10 +36,19 @@ KeptGroups::Known& KeptGroups::known(ExprId expr, bool with_wide) {
 void KeptGroups::find_leads(ExprId expr, int first_byte, int last_byte, CharGroups groups) {
   std::vector<Lead>& leads = known_[static_cast<size_t>(index_[expr])].leads;
   Verdicts& verdicts = verdicts_[static_cast<size_t>(index_[expr])];
-  for (int byte = first_byte; byte <= last_byte; ++byte)
+  std::deque<Ends> known;
+  const auto add = [&](ExprId to, CharGroups group) {
+    const auto at = std::find_if(leads.begin(), leads.end(), [to](const Lead& lead) { return lead.to == to; });
+    if (at != leads.end()) at->groups |= group;
+    else leads.push_back({to, group});
+  };
+  for (int byte = first_byte; byte <= last_byte; ++byte) {
+    const ExprId next = arena_.next(expr, class_of_[byte]);
     for_groups_behind(static_cast<uint8_t>(byte), [&](int32_t group, Utf8Rest rest) {
-      add_leads(arena_.next(expr, class_of_[byte]), rest, CharGroups{1} << group, &leads);
+      if (rest.num_bytes == 0) return add(next, CharGroups{1} << group);
+      for (const ExprId to : ends_of(next, rest, &known)) add(to, CharGroups{1} << group);
     });
+  }
   CharGroups leaving = 0;
   for (const Lead& lead : leads)
     if (lead.to != expr) leaving |= lead.groups;
@@ -53,20 +64,24 @@ bool KeptGroups::find_staying(ExprId expr, CharGroups groups) {
   return (groups & ~find(expr)->staying) == 0;
 }
 
-// Adds where all that completes the character leads.
-void KeptGroups::add_leads(ExprId from, Utf8Rest rest, CharGroups group, std::vector<Lead>* leads) {
-  if (rest.num_bytes == 0 || from == kNothing) {
-    const auto at = std::find_if(leads->begin(), leads->end(), [&](const Lead& lead) { return lead.to == from; });
-    if (at != leads->end()) at->groups |= group;
-    else leads->push_back({from, group});
-    return;
+// Most first bytes of wide characters lead to few expressions, which are looked at once. REQUIRES: rest has bytes
+const std::vector<ExprId>& KeptGroups::ends_of(ExprId from, Utf8Rest rest, std::deque<Ends>* known) {
+  const auto at = std::find_if(known->begin(), known->end(), [&](const Ends& e) { return e.from == from && e.rest == rest; });
+  if (at != known->end()) return at->to;
+  std::vector<ExprId> to;
+  const auto add = [&to](ExprId end) {
+    if (std::find(to.begin(), to.end(), end) == to.end()) to.push_back(end);
+  };
+  for (size_t run = 0; run < runs_.size() && from != kNothing; ++run) {
+    const uint8_t begin = std::max(runs_[run], rest.first);
+    const uint8_t last = std::min<uint8_t>(run + 1 < runs_.size() ? runs_[run + 1] - 1 : 0xBF, rest.last);
+    if (begin > last) continue;
+    const ExprId next = arena_.next(from, class_of_[begin]);
+    if (rest.num_bytes == 1) add(next);
+    else for (const ExprId end : ends_of(next, {0x80, 0xBF, rest.num_bytes - 1}, known)) add(end);
   }
-  int32_t last_class = -1;
-  for (int byte = rest.first; byte <= rest.last; ++byte) {
-    if (class_of_[byte] == last_class) continue;
-    last_class = class_of_[byte];
-    add_leads(arena_.next(from, last_class), {0x80, 0xBF, rest.num_bytes - 1}, group, leads);
-  }
+  if (from == kNothing) to = {kNothing};
+  return known->emplace_back(Ends{from, rest, std::move(to)}).to;
 }
 
 bool KeptGroups::find_living(ExprId expr, CharGroups groups) {

@@ -61,13 +61,21 @@ class KeptGroups {
   bool find_staying(ExprId expr, CharGroups groups);
   bool find_living(ExprId expr, CharGroups groups);
   Known& known(ExprId expr, bool with_wide);
+  // Where all that completes a character leads.
+  struct Ends {
+    ExprId from;
+    Utf8Rest rest;
+    std::vector<ExprId> to;
+  };
+
   void find_leads(ExprId expr, int first_byte, int last_byte, CharGroups groups);
-  void add_leads(ExprId from, Utf8Rest rest, CharGroups group, std::vector<Lead>* leads);
+  const std::vector<ExprId>& ends_of(ExprId from, Utf8Rest rest, std::deque<Ends>* known);
   void add_living(ExprId expr, CharGroups groups);
   bool is_closed(ExprId expr, CharGroups groups);
 
   ExprArena& arena_;
   int32_t class_of_[256];       // of bytes
+  std::vector<uint8_t> runs_;   // where another class begins, of the bytes that go on a character
   std::vector<int32_t> index_;  // [expr]  into known_ and verdicts_, or -1
   std::deque<Known> known_;
   std::vector<Verdicts> verdicts_;

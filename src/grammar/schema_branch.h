@@ -97,6 +97,7 @@ using Choice = std::vector<Alternative>;
 // The whole schema that terms are parts of.
 struct SchemaDocument {
   Json root;
+  std::string quote = {};  // of the notation that values are written in, as JsonSpelling's
   int32_t draft = 2020;  // 4, 6, 7, 2019 or 2020, as "$schema" names it
   // The drafts of parts that were documents of their own, by where they are now.
   std::vector<std::pair<std::string, int32_t>> drafts;

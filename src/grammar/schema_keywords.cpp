@@ -84,7 +84,7 @@ uint32_t KeywordReader::read_types(const Json& value) const {
   return types;
 }
 
-Choice constants_choice(const std::vector<Term>& constants, ExprArena* arena) {
+Choice constants_choice(const std::vector<Term>& constants, const JsonSpelling& spelling, ExprArena* arena) {
   Choice choice;
   Alternative plain;
   plain.bounds.types = 0;
@@ -94,7 +94,7 @@ Choice constants_choice(const std::vector<Term>& constants, ExprArena* arena) {
     const Json& value = *constant.json;
     if (value.is_null()) plain.bounds.types |= kNullType;
     if (value.is_boolean()) plain.bounds.types |= value.get<bool>() ? kTrueType : kFalseType;
-    if (value.is_string()) contents.push_back(JsonSpelling::string_content(value.get_ref<const std::string&>()));
+    if (value.is_string()) contents.push_back(spelling.string_content(value.get_ref<const std::string&>()));
     if (value.is_number()) {
       const Decimal decimal = Decimal::of(value);
       plain.bounds.types |= decimal.fraction.empty() ? kWholeType : kFractionType;
@@ -136,8 +136,8 @@ void KeywordReader::read_keyword(const std::string& keyword, const Json& value) 
     bound_number(is_least ? spelling_.at_least(limit, is_strict) : spelling_.at_most(limit, is_strict));
   };
   if (keyword == "type") bounds_.types &= read_types(value);
-  else if (keyword == "enum") choices_.push_back(constants_choice(list(keyword, value), &arena_));
-  else if (keyword == "const") choices_.push_back(constants_choice({term(value, keyword)}, &arena_));
+  else if (keyword == "enum") choices_.push_back(constants_choice(list(keyword, value), spelling_, &arena_));
+  else if (keyword == "const") choices_.push_back(constants_choice({term(value, keyword)}, spelling_, &arena_));
   else if (keyword == "minimum" || keyword == "exclusiveMinimum") bound(true, is_exclusive(keyword));
   else if (keyword == "maximum" || keyword == "exclusiveMaximum") bound(false, is_exclusive(keyword));
   else if (keyword == "multipleOf") bound_number(multiple(keyword, value));
@@ -279,7 +279,7 @@ void KeywordReader::read_contains(const Json& value) {
 std::vector<Choice> choices_of(const Term& term, const SchemaDocument& document, ExprArena* arena) {
   const std::vector<Choice> nothing(1), anything;
   if (term.kind == Term::kNever) return nothing;
-  if (term.kind == Term::kConst) return {constants_choice({term}, arena)};
+  if (term.kind == Term::kConst) return {constants_choice({term}, JsonSpelling(arena, document.quote), arena)};
   if (term.json->is_boolean()) return term.json->get<bool>() == (term.kind == Term::kSchema) ? anything : nothing;
   if (!term.json->is_object())
     throw SchemaError{invalid_argument("schema: #" + term.pointer + " must be an object, true or false")};

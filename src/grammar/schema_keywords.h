@@ -19,7 +19,7 @@ class KeywordReader {
         document_(document),
         draft_(document.draft_at(term.pointer)),
         arena_(*arena),
-        spelling_(arena) {}
+        spelling_(arena, document.quote) {}
 
   // Choices that all hold.
   std::vector<Choice> read() {
@@ -146,6 +146,6 @@ class KeywordReader {
 };
 
 // One of the constants. Those without members are bounds of one alternative; each of the others is one of its own.
-Choice constants_choice(const std::vector<Term>& constants, ExprArena* arena);
+Choice constants_choice(const std::vector<Term>& constants, const JsonSpelling& spelling, ExprArena* arena);
 
 }  // namespace llmb::grammar

@@ -15,7 +15,7 @@ Branch KeywordReader::negated_constants(const std::string& keyword, const std::v
     if (value.is_structured()) refuse(pointer_, keyword, "\"not\" of an array or object cannot be enforced");
     if (value.is_null()) other.types &= ~kNullType;
     if (value.is_boolean()) other.types &= ~(value.get<bool>() ? kTrueType : kFalseType);
-    if (value.is_string()) contents.push_back(JsonSpelling::string_content(value.get_ref<const std::string&>()));
+    if (value.is_string()) contents.push_back(spelling_.string_content(value.get_ref<const std::string&>()));
     if (value.is_number())
       other.numbers.push_back(
           arena_.both(spelling_.number(), arena_.complement(spelling_.equal_to(Decimal::of(value)))));

@@ -49,7 +49,7 @@ Goal SchemaRules::goal_of_name(const Branch& branch, const std::string& name) {
     for (const auto& [property, term] : spec.properties)
       if (property == name) goal.push_back(term), is_known = true;
     for (const auto& [text, term] : spec.patterns)
-      if (rules_.arena.contains(pattern(text, term.pointer), JsonSpelling::string_content(name)))
+      if (rules_.arena.contains(pattern(text, term.pointer), spelling_.string_content(name)))
         goal.push_back(term), is_known = true;
     if (!is_known && spec.additional) goal.push_back(*spec.additional);
   }
@@ -75,7 +75,7 @@ SchemaRules::Members SchemaRules::members_of(const Branch& branch) {
   for (const std::string& name : names) {
     rules_.arena.spend(1 + static_cast<int64_t>(branch.forbidden.size()) / 32);
     const bool may_be = !holds(branch.forbidden, name) &&
-                        (branch.names.empty() || rules_.arena.contains(language, JsonSpelling::string_content(name)));
+                        (branch.names.empty() || rules_.arena.contains(language, spelling_.string_content(name)));
     const bool is_required = required.contains(name);
     members.num_required += is_required;
     // One that may not be and must be makes the list impossible.
@@ -96,7 +96,7 @@ void SchemaRules::add_others(const Branch& branch, const std::vector<std::string
   if (patterns.size() > kMaxPatterns)
     throw SchemaError{
         resource_exhausted("schema: an object has more than " + std::to_string(kMaxPatterns) + " patternProperties")};
-  for (const std::string& name : taken) contents.push_back(JsonSpelling::string_content(name));
+  for (const std::string& name : taken) contents.push_back(spelling_.string_content(name));
   std::vector<ExprId> pairs;
   for (uint32_t matched = 0; matched < 1u << patterns.size(); ++matched) {
     const auto matches = [&](const std::string& text) {
@@ -119,7 +119,7 @@ void SchemaRules::add_others(const Branch& branch, const std::vector<std::string
       language.push_back(matches(text) ? pattern(text, "") : arena.complement(pattern(text, "")));
     if (!contents.empty()) language.push_back(arena.complement(arena.one_of({contents.begin(), contents.end()})));
     const ExprId name = arena.both(std::move(language));
-    if (!arena.is_empty(name)) pairs.push_back(pair(shared(spelling_.quoted(name)), goal));
+    if (!arena.is_empty(name)) pairs.push_back(pair(shared(spelling_.name(name)), goal));
   }
   members->others = arena.either(std::move(pairs));
 }
@@ -171,8 +171,7 @@ ExprId SchemaRules::member_list(const Branch& branch, const Members& members) {
     if (!is_bounded || count <= branch.max_properties) list[count] = others_from(branch, members, count, last);
   for (int64_t i = num_named - 1; i >= 0; --i) {
     const Member& member = members.named[i];
-    const ExprId name = arena.literal("\"" + JsonSpelling::string_content(member.name) + "\"");
-    const ExprId one = pair(name, member.goal), next = arena.concat(comma(), one);
+    const ExprId one = pair(spelling_.name_of(member.name), member.goal), next = arena.concat(comma(), one);
     for (int64_t count = 0; count <= last; ++count) {
       const ExprId behind = list[std::min(count + 1, last)];
       const ExprId with = arena.concat(count == 0 ? one : next, behind);

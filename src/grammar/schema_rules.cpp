@@ -171,8 +171,9 @@ ExprId SchemaRules::string_content_of(const Branch& branch) {
   if (branch.min_length > branch.max_length) return kNothing;
   const auto min = static_cast<int32_t>(branch.min_length);
   const int32_t max = branch.max_length == kNoBound ? kUnlimited : static_cast<int32_t>(branch.max_length);
-  if (branch.strings.empty()) return arena.repeat(spelling_.any_string_char(), min, max);
+  if (branch.strings.empty() && spelling_.is_json()) return arena.repeat(spelling_.any_string_char(), min, max);
   std::vector<ExprId> all = branch.strings;
+  if (!spelling_.is_json()) all.push_back(spelling_.string_chars());
   if (min > 0 || max != kUnlimited) all.push_back(arena.repeat(spelling_.string_char(CharSet::all()), min, max));
   return arena.both(std::move(all));
 }

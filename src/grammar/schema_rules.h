@@ -22,7 +22,8 @@ struct FramedGoal {
 
 class SchemaRules {
  public:
-  explicit SchemaRules(const SchemaDocument& document) : document_(document), spelling_(&rules_.arena) {}
+  explicit SchemaRules(const SchemaDocument& document)
+      : document_(document), spelling_(&rules_.arena, document.quote) {}
 
   // `work` was done before. Throws SchemaError and OverBudget.
   Rules compile(const Goal& goal, int64_t work);

@@ -28,6 +28,7 @@ inline bool begins_wide(uint8_t byte) { return byte >= 0xC2 && byte <= 0xF4; }
 struct Utf8Rest {
   uint8_t first = 0x80, last = 0xBF;
   int32_t num_bytes = 0;
+  bool operator==(const Utf8Rest&) const = default;
 };
 Utf8Rest rest_behind(uint8_t first_byte);  // no bytes: it begins no wide character
 

@@ -1,9 +1,11 @@
 #include "io/openai_writer.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/utf8.h"
 #include "io/record_parts.h"
 #include "io/score_writer.h"
 #include "io/responses_writer.h"
@@ -11,12 +13,6 @@
 namespace llmb {
 
 namespace {
-
-size_t num_characters(std::string_view text) {
-  size_t count = 0;
-  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  return count;
-}
 
 // {"token": logprob, …}, best first; the chosen token is there even where it is not among the best. Two tokens may have
 // the same text: a key is written once, for the better of them.
@@ -50,11 +46,15 @@ void write_completion_logprobs(JsonWriter& json, const Choice& c) {
   };
   array("tokens", [&](const TokenDetail&, size_t text) { json.string(c.logprob_texts[text]); });
   array("token_logprobs", [&](const TokenDetail& detail, size_t) { write_logprob(json, detail.chosen.logprob); });
-  array("top_logprobs", [&](const TokenDetail& detail, size_t text) { write_top_object(json, c, detail, text); });
-  size_t offset = 0;
+  const bool echoes = c.num_echoed_tokens > 0;
+  array("top_logprobs", [&](const TokenDetail& detail, size_t text) {
+    if (echoes && text == 0) json.null();
+    else write_top_object(json, c, detail, text);
+  });
+  int64_t offset = -c.num_unshown_chars;
   array("text_offset", [&](const TokenDetail&, size_t text) {
-    json.unsigned_integer(offset);
-    offset += num_characters(c.logprob_texts[text]) + (text == 0 && c.continues_character);
+    json.integer(std::max<int64_t>(offset, 0));
+    offset += num_characters(c.logprob_texts[text]) + (!echoes && text == 0 && c.continues_character);
   });
   json.end_object();
 }

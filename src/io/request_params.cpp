@@ -97,7 +97,9 @@ MaybeError read_max_tokens(const FieldSet& fields, const RequestLimits& limits, 
     const JsonElement* const value = fields.find(field);
     if (value == nullptr) continue;
     int32_t number = 0;
-    if (MaybeError error = read_int32(field_name(field), *value, 1, INT32_MAX, &number)) return error;
+    OutputParams& output = request->params.output;
+    if (MaybeError error = read_int32(field_name(field), *value, output.echo ? 0 : 1, INT32_MAX, &number)) return error;
+    if (number == 0) output.hides_answer = true, number = 1;
     if (given && *given != number)
       return field_error("invalid_value", field_name(field),
                          "max_completion_tokens and max_tokens differ; give one of them");
@@ -133,7 +135,6 @@ MaybeError read_stopping(const FieldSet& fields, const RequestLimits& limits, In
   return std::nullopt;
 }
 
-// Log-probabilities would be asked for the prompt's tokens, too.
 MaybeError read_echo(const FieldSet& fields, InputRequest* request) {
   const JsonElement* const value = fields.find(Field::kEcho);
   bool& echo = request->params.output.echo;
@@ -141,9 +142,22 @@ MaybeError read_echo(const FieldSet& fields, InputRequest* request) {
   if (MaybeError error = read_bool("echo", *value, &echo)) return error;
   if (echo && std::holds_alternative<ChatMessages>(request->prompt))
     return field_error("unsupported_field", "echo", "echo is supported only for prompts, not for messages");
-  if (echo && request->params.sampling.num_logprobs)
+  return std::nullopt;
+}
+
+// Beside echo, log-probabilities are those of the prompt's tokens, too.
+MaybeError read_echoed_logprobs(InputRequest* request) {
+  GenerationParams& params = request->params;
+  const std::optional<int32_t> count = params.sampling.num_logprobs;
+  if (!params.output.echo || !count) return std::nullopt;
+  if (params.task != Task::kGenerate || params.sampling.beams)
     return field_error("unsupported_field", "echo",
-                       "echo is not supported beside logprobs: there are none of the prompt's tokens");
+                       "echo cannot stand beside logprobs with use_beam_search: true, or in a run that generates nothing");
+  if (params.score.prompt_logprobs && params.score.prompt_logprobs != count)
+    return field_error("invalid_value", "prompt_logprobs",
+                       "beside echo and logprobs, prompt_logprobs must be the same number as logprobs");
+  params.score.hides_details = !params.score.prompt_logprobs;
+  params.score.prompt_logprobs = count;
   return std::nullopt;
 }
 
@@ -310,6 +324,7 @@ MaybeError read_params(const FieldSet& fields, const RequestLimits& limits, Inpu
   if (MaybeError error = read_answer_form(fields, request)) return error;
   if (MaybeError error = read_prompt_logprobs(fields, limits, request)) return error;
   if (MaybeError error = read_options(fields, request)) return error;
+  if (MaybeError error = read_echoed_logprobs(request)) return error;
   return read_outer_params(fields, request);
 }
 

@@ -9,7 +9,8 @@
 //   index        physical line over all inputs, from 0: the key that joins an answer to its line
 //   id           the line's id as it was given, or null
 //   stop_reason  the stop string, the token id that ended the text, or null
-//   logprobs     a list of {"token", "token_id", "logprob", "bytes", "top_logprobs": [the same four, best first]}
+//   logprobs     a list of {"token", "token_id", "logprob", "bytes", "top_logprobs": [the same four, best first]}; with
+//                echo those of the prompt's tokens stand in front, the first one's null
 //   usage        completion_tokens counts all choices, also those that best_of left out; of a prompt that was cut also
 //   "truncated_prompt_tokens": how many are not in prompt_tokens input        fields of the input line, as an object
 //   hash         XXH64 of the input line's bytes, 16 hexadecimal digits: resume notices an edited line by it

@@ -39,9 +39,10 @@ void each_member(OptionScore& score, F f) {
 
 template <typename F>
 void each_member(Choice& choice, F f) {
-  auto& [text, continues_character, num_output_tokens, token_ids, logprobs, logprob_texts, finish_reason, stop_string,
-         stop_token, parts, num_reasoning_tokens, score, embedding] = choice;
+  auto& [text, continues_character, num_output_tokens, token_ids, logprobs, num_echoed_tokens, num_unshown_chars,
+         logprob_texts, finish_reason, stop_string, stop_token, parts, num_reasoning_tokens, score, embedding] = choice;
   f(text), f(continues_character), f(num_output_tokens), f(token_ids), f(logprobs), f(logprob_texts), f(finish_reason);
+  f(num_echoed_tokens), f(num_unshown_chars);
   f(stop_string), f(stop_token), f(parts), f(num_reasoning_tokens), f(score), f(embedding);
 }
 

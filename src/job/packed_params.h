@@ -38,8 +38,8 @@ void each_member(StopParams& p, F f) {
 
 template <typename F>
 void each_member(OutputParams& p, F f) {
-  auto& [skip_special_tokens, return_token_ids, echo] = p;
-  f(skip_special_tokens), f(return_token_ids), f(echo);
+  auto& [skip_special_tokens, return_token_ids, echo, hides_answer] = p;
+  f(skip_special_tokens), f(return_token_ids), f(echo), f(hides_answer);
 }
 
 template <typename F>
@@ -88,8 +88,8 @@ void each_member(CallFrame& p, F f) {
 
 template <typename F>
 void each_member(AnswerForm& p, F f) {
-  auto& [kind, text, choices, is_strict, field, calls, has_several_calls] = p;
-  f(kind), f(text), f(choices), f(is_strict), f(field), f(calls), f(has_several_calls);
+  auto& [kind, text, choices, is_strict, field, calls, has_several_calls, quote] = p;
+  f(kind), f(text), f(choices), f(is_strict), f(field), f(calls), f(has_several_calls), f(quote);
 }
 
 // All members.

@@ -13,12 +13,23 @@ struct Part {
   Naive naive;
 };
 
-Naive space() {
+// A notation of values: JSON, or Gemma's with this quote.
+struct Notation {
+  std::string quote;  // "": JSON
+
+  Naive space() const;
+  Naive comma() const { return Naive::sequence({Naive::text(","), space()}); }
+  Naive behind_colon() const { return quote.empty() ? Naive::one_of({"", " "}) : Naive::text(""); }
+  std::string mark() const { return quote.empty() ? "\"" : quote; }
+  Naive quoted(Naive inner) const { return Naive::sequence({Naive::text(mark()), std::move(inner), Naive::text(mark())}); }
+  std::string name(const std::string& text) const { return quote.empty() ? "\"" + text + "\"" : text; }
+};
+
+Naive Notation::space() const {
+  if (!quote.empty()) return Naive::text("");
   const Naive indent = Naive::repeat(Naive::one_of({" ", "\t"}), 0, 32);
   return Naive::either({Naive::text(""), Naive::text(" "), Naive::sequence({Naive::text("\n"), indent})});
 }
-
-Naive comma() { return Naive::sequence({Naive::text(","), space()}); }
 
 // Digits of \u, hex, in a range; -1: the text ends before the last.
 int hex4(const std::string& text, size_t at, int low, int high) {
@@ -90,9 +101,61 @@ Naive other_name(std::vector<std::string> names) {
   });
 }
 
+// How many characters the text has, the last of them perhaps in part; -1: it is no UTF-8.
+int count_chars(const std::string& text, size_t begin, size_t end) {
+  int count = 0;
+  for (size_t at = begin; at < end; ++count) {
+    const Utf8Step step = utf8_step(std::string_view(text).substr(at, end - at));
+    if (step.kind == Utf8Step::kInvalid) return -1;
+    at += step.length;
+  }
+  return count;
+}
+
+// A string of min to max characters between quotes, up to the first of these that can end it.
+Naive string_between(const std::string& quote, int min, int max) {
+  return Naive::scanned([=](const std::string& text, size_t at) {
+    const std::string_view rest = std::string_view(text).substr(at);
+    if (rest.size() < quote.size()) return quote.starts_with(rest) ? -1 : 0;
+    if (!rest.starts_with(quote)) return 0;
+    const size_t begin = at + quote.size(), end = text.find(quote, begin);
+    const auto fits = [&](int count) { return count >= 0 && (max < 0 || count <= max); };
+    if (end != text.npos) {
+      const int count = count_chars(text, begin, end);
+      return fits(count) && count >= min ? static_cast<int>(end + quote.size() - at) : 0;
+    }
+    if (fits(count_chars(text, begin, text.size()))) return -1;
+    for (size_t size = 1; size < quote.size() && begin + size <= text.size(); ++size) {
+      if (!quote.starts_with(std::string_view(text).substr(text.size() - size))) continue;
+      const int count = count_chars(text, begin, text.size() - size);
+      if (fits(count) && count >= min) return -1;
+    }
+    return 0;
+  });
+}
+
+// A name that is none of those: bare, or between quotes where it could not be bare.
+Naive other_bare_name(const std::string& quote, std::vector<std::string> names) {
+  const std::string marks = ":,{}[]<";
+  const Naive in_quotes = string_between(quote, 0, -1);
+  return Naive::scanned([=, names = std::move(names)](const std::string& text, size_t at) {
+    if (at < text.size() && text[at] == '<') {
+      const int length = in_quotes.scan(text, at);
+      if (length <= 0) return length;
+      const std::string inner = text.substr(at + quote.size(), static_cast<size_t>(length) - 2 * quote.size());
+      return inner.empty() || inner.find_first_of(marks) != inner.npos ? length : 0;
+    }
+    const size_t end = std::min(text.find_first_of(marks, at), text.size());
+    if (count_chars(text, at, end) < 0) return 0;
+    if (end == text.size()) return -1;
+    const std::string name = text.substr(at, end - at);
+    return !name.empty() && std::count(names.begin(), names.end(), name) == 0 ? static_cast<int>(name.size()) : 0;
+  });
+}
+
 class Maker {
  public:
-  explicit Maker(TestRng& rng) : rng_(rng) {}
+  Maker(TestRng& rng, Notation notation) : rng_(rng), notation_(std::move(notation)) {}
 
   Part any(int depth) {
     const int kind = rng_.between(0, depth > 0 ? 9 : 5);
@@ -121,13 +184,17 @@ class Maker {
   std::string count(const char* name, int value) { return std::string(",\"") + name + "\":" + std::to_string(value); }
 
   Part constants() {
-    const std::vector<std::string> all = {"\"red\"", "\"re\"", "\"größe\"", "\"a\\\"b\"", "1",
-                                          "-20",     "2.5",    "null",      "true",       "\"\""};
+    // As JSON, and the contents of strings.
+    const std::vector<std::pair<std::string, std::string>> all = {
+        {"\"red\"", "red"}, {"\"re\"", "re"}, {"\"größe\"", "größe"}, {"\"a\\\"b\"", "a\"b"}, {"1", ""},
+        {"-20", ""},        {"2.5", ""},      {"null", ""},           {"true", ""},              {"\"\"", ""}};
     std::vector<std::string> texts;
     std::string list;
     for (int i = rng_.between(1, 4); i > 0; --i) {
-      texts.push_back(all[rng_.between(0, static_cast<int32_t>(all.size()) - 1)]);
-      list += (list.empty() ? "" : ",") + texts.back();
+      const auto& [json, content] = all[rng_.between(0, static_cast<int32_t>(all.size()) - 1)];
+      const bool is_raw = !notation_.quote.empty() && json[0] == '"';
+      texts.push_back(is_raw ? notation_.quote + content + notation_.quote : json);
+      list += (list.empty() ? "" : ",") + json;
     }
     if (texts.size() == 1 && rng_.chance(0.5)) return {"{\"const\":" + list + "}", Naive::one_of(texts)};
     return {"{\"enum\":[" + list + "]}", Naive::one_of(texts)};
@@ -147,24 +214,28 @@ class Maker {
   }
 
   Part strings() {
-    const Naive quote = Naive::text("\"");
-    const auto quoted = [&](Naive inner) { return Naive::sequence({quote, std::move(inner), quote}); };
+    const bool is_json = notation_.quote.empty();
+    const auto quoted = [&](Naive inner) { return notation_.quoted(std::move(inner)); };
     if (rng_.chance(0.3)) {
       const std::vector<std::pair<std::string, Naive>> patterns = {
           {"^[ab]{1,3}$", Naive::repeat(Naive::one_of({"a", "b"}), 1, 3)},
           {"^(the|an?)( e)*$",
            Naive::sequence({Naive::one_of({"the", "an", "a"}), Naive::repeat(Naive::text(" e"), 0, -1)})},
           {"^é?\\\\n[\\\"2]$",
-           Naive::sequence({Naive::one_of({"", "é"}), Naive::text("\\n"), Naive::one_of({"\\\"", "2"})})}};
+           Naive::sequence({Naive::one_of({"", "é"}), Naive::text(is_json ? "\\n" : "\n"),
+                            Naive::one_of({is_json ? "\\\"" : "\"", "2"})})}};
       const auto& [pattern, naive] = patterns[rng_.between(0, 2)];
       return {R"({"type":"string","pattern":")" + pattern + "\"}", quoted(naive)};
     }
     const Naive one = Naive::scanned(any_string_char);
-    if (rng_.chance(0.4)) return {R"({"type":"string"})", quoted(Naive::repeat(one, 0, -1))};
+    const auto text = [&](int least, int most) {
+      return is_json ? quoted(Naive::repeat(one, least, most)) : string_between(notation_.quote, least, most);
+    };
+    if (rng_.chance(0.4)) return {R"({"type":"string"})", text(0, -1)};
     const int min = rng_.between(0, 3), max = rng_.chance(0.3) ? -1 : min + rng_.between(0, 4);
     return {R"({"type":"string")" + (min > 0 ? count("minLength", min) : "") +
                 (max >= 0 ? count("maxLength", max) : "") + "}",
-            quoted(Naive::repeat(one, min, max))};
+            text(min, max)};
   }
 
   Part arrays(int depth) {
@@ -198,13 +269,16 @@ class Maker {
     for (int i = 0; i < num_named; ++i) {
       const Part value = any(depth - 1);
       properties += (i > 0 ? "," : "") + ("\"" + names[i] + "\":") + value.schema;
-      pairs.push_back(Naive::sequence({Naive::text("\"" + names[i] + "\":"), Naive::one_of({"", " "}), value.naive}));
+      pairs.push_back(
+          Naive::sequence({Naive::text(notation_.name(names[i]) + ":"), notation_.behind_colon(), value.naive}));
       if (rng_.chance(0.5)) required_bits |= 1 << i, required += (required.empty() ? "\"" : ",\"") + names[i] + "\"";
     }
     const bool is_open = rng_.chance(0.3);
     const Part other = is_open ? any(depth - 1) : Part{"false", {}};
-    const Naive other_pair = Naive::sequence({other_name({names.begin(), names.begin() + num_named}), Naive::text(":"),
-                                              Naive::one_of({"", " "}), other.naive});
+    const std::vector<std::string> taken(names.begin(), names.begin() + num_named);
+    const Naive other_one = notation_.quote.empty() ? other_name(taken) : other_bare_name(notation_.quote, taken);
+    const Naive other_pair =
+        Naive::sequence({other_one, Naive::text(":"), notation_.behind_colon(), other.naive});
     std::vector<Naive> lists;
     for (int bits = 0; bits < 1 << num_named; ++bits) {
       if ((bits & required_bits) != required_bits) continue;
@@ -228,25 +302,48 @@ class Maker {
             naive};
   }
 
+  Naive space() const { return notation_.space(); }
+  Naive comma() const { return notation_.comma(); }
+
   TestRng& rng_;
+  const Notation notation_;
 };
+
+// The part, or a list of it and of such lists, by the name "node".
+Naive nested(const Part& part, const Notation& notation) {
+  const Naive space = notation.space(), more = Naive::sequence({notation.comma(), Naive::call("node")});
+  const Naive list = Naive::sequence(
+      {Naive::text("["), space, Naive::call("node"), Naive::repeat(more, 0, -1), space, Naive::text("]")});
+  const Naive none = Naive::sequence({Naive::text("["), space, Naive::either({space, Naive::text("")}), Naive::text("]")});
+  return Naive::either({part.naive, list, none});
+}
 
 }  // namespace
 
 RandomSchema random_schema(TestRng& rng) {
   RandomSchema out;
-  const Part part = Maker(rng).any(2);
+  const Notation json;
+  const Part part = Maker(rng, json).any(2);
   // Now and then a list of such values that refers to itself.
   if (!rng.chance(0.3)) return out.schema = part.schema, out.naive = part.naive, out;
-  const Naive list = Naive::sequence({Naive::text("["), space(), Naive::call("node"),
-                                      Naive::repeat(Naive::sequence({comma(), Naive::call("node")}), 0, -1), space(),
-                                      Naive::text("]")});
-  const Naive none =
-      Naive::sequence({Naive::text("["), space(), Naive::either({space(), Naive::text("")}), Naive::text("]")});
-  out.rules["node"] = Naive::either({part.naive, list, none});
+  out.rules["node"] = nested(part, json);
   out.naive = Naive::call("node");
   out.schema = "{\"$defs\":{\"part\":" + part.schema +
                "},\"anyOf\":[{\"$ref\":\"#/$defs/part\"},{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}]}";
+  return out;
+}
+
+RandomSchema random_arguments(TestRng& rng, const std::string& quote) {
+  const Notation notation{quote};
+  const Part part = Maker(rng, notation).any(2);
+  const bool is_nested = rng.chance(0.3);
+  RandomSchema out;
+  out.rules["node"] = is_nested ? nested(part, notation) : part.naive;
+  out.naive = Naive::sequence({Naive::text("{v:"), Naive::call("node"), Naive::text("}")});
+  const std::string node = is_nested ? R"({"anyOf":[{"$ref":"#/$defs/part"},{"type":"array","items":{"$ref":"#/$defs/node"}}]})"
+                                     : R"({"$ref":"#/$defs/part"})";
+  out.schema = R"({"$defs":{"part":)" + part.schema + R"(,"node":)" + node +
+               R"(},"type":"object","properties":{"v":{"$ref":"#/$defs/node"}},"required":["v"],"additionalProperties":false})";
   return out;
 }
 

@@ -17,4 +17,7 @@ struct RandomSchema {
 
 RandomSchema random_schema(TestRng& rng);
 
+// The schema of an object, as arguments of calls are in Gemma's notation (grammar/json_spelling.h).
+RandomSchema random_arguments(TestRng& rng, const std::string& quote);
+
 }  // namespace llmb::test

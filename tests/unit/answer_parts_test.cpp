@@ -111,6 +111,20 @@ TEST_CASE("gemma4: arguments in its own notation become JSON") {
     CHECK_MESSAGE(!parts_of(text, split).has_value(), text);
 }
 
+TEST_CASE("functiongemma: the same notation between other tags") {
+  CHECK(must_split("<start_function_call>call:f{a:<escape>x, <|\"|> y<escape>,b:[1]}<end_function_call>",
+                   split_as(ToolCallFormat::kFunctionGemma))
+            .calls == Calls{{"f", "{\"a\": \"x, <|\\\"|> y\", \"b\": [1]}"}});
+  CHECK(call_format_of_template("{{ '<start_function_call>call:' + f }}") == ToolCallFormat::kFunctionGemma);
+}
+
+TEST_CASE("harmony: tags within arguments are text") {
+  const std::string arguments = R"({"a": "<|end|> and <|call|>"})";
+  const auto parts = must_split("<|channel|>commentary to=functions.f <|constrain|>json<|message|>" + arguments + "<|call|>",
+                                split_as(kHarmony));
+  CHECK(parts.calls == Calls{{"f", arguments}});
+}
+
 TEST_CASE("harmony: channels are reasoning, calls and content") {
   const AnswerSplit split = split_as(kHarmony, ReasoningFormat::kHarmony);
   AnswerParts parts = must_split(
@@ -234,7 +248,7 @@ TEST_CASE("published templates tell their formats") {
 TEST_CASE("each format has a name that leads back to it") {
   for (const auto name : call_format_names()) CHECK(name_of(call_format_named(name).value()) == name);
   for (const auto name : reasoning_format_names()) CHECK(name_of(reasoning_format_named(name).value()) == name);
-  CHECK(call_format_names().size() == 6);
+  CHECK(call_format_names().size() == 7);
   CHECK(reasoning_format_names().size() == 6);
   CHECK(!call_format_named("qwen").has_value());
   CHECK(!reasoning_format_named("").has_value());

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "chat/answer_parts.h"
 #include "grammar/call_forms.h"
 
 namespace llmb {
@@ -33,13 +34,14 @@ AnswerForm form_of(const ChatMessages& messages, ToolCallFormat format, bool is_
 }
 
 // Bytes as tokens, a special token for each tag, and one that ends the answer.
-const std::vector<std::string> kSpecial = {"[TOOL_CALLS]", "[ARGS]", "<|channel|>", "<|constrain|>", "<|message|>"};
+const std::vector<std::string> kSpecial = {"[TOOL_CALLS]", "[ARGS]",        "<|channel|>",  "<|constrain|>",
+                                           "<|message|>",  "<|tool_call>", "<tool_call|>", "<|\"|>"};
 constexpr TokenId kEnd = 256, kFirstSpecial = 257;
 
 std::shared_ptr<const TokenConstraint> constraint_of(const AnswerForm& form) {
   std::vector<grammar::CallShape> calls;
   for (const CallFrame& call : form.calls) calls.push_back({call.before, call.schema, call.after, call.is_strict});
-  auto rules = grammar::call_rules(calls, form.text, form.has_several_calls);
+  auto rules = grammar::call_rules(calls, form.text, form.has_several_calls, form.quote);
   REQUIRE_MESSAGE(rules.ok(), rules.status().message());
   const auto bytes_of = [](TokenId token) {
     if (token < kEnd) return std::string(1, static_cast<char>(token));
@@ -112,12 +114,67 @@ TEST_CASE("tags that are special tokens are those tokens, and no text") {
   CHECK(accepts(*llama, "{\"name\": \"add\", \"parameters\": {\"a\": 1}}"));
 }
 
+TEST_CASE("Gemma's models: arguments in their own notation, its quotes as text or as tokens") {
+  ChatMessages messages = chat(ToolChoice::kRequired);
+  messages.tools_json = R"([{"function":{"name":"say","parameters":{"type":"object","properties":{
+    "text":{"type":"string"},"loud mark":{"const":true},"a:b":{"enum":["{","x<|\"|>y",null,-2.5]},
+    "list":{"type":"array","items":{"type":"object","additionalProperties":{"type":"string","maxLength":2}}}},
+    "required":["text"],"additionalProperties":false}}}])";
+  const auto text = constraint_of(form_of(messages, ToolCallFormat::kGemma4));
+  const std::string quote = "<|\"|>", call = "<|tool_call>call:say{text:", end = "}<tool_call|>";
+  CHECK(accepts(*text, call + quote + quote + end));
+  CHECK(accepts(*text, call + quote + "two\nlines, \"quotes\", <|\" and é" + quote + end));
+  CHECK(accepts(*text, call + quote + "<|\"|" + quote + end));
+  CHECK(!accepts(*text, call + quote + quote + quote + end));
+  CHECK(!accepts(*text, call + "\"a\"" + end));
+  CHECK(!accepts(*text, call + " " + quote + quote + end));
+  CHECK(!accepts(*text, "<|tool_call>call:say{}<tool_call|>"));
+  CHECK(accepts(*text, call + quote + "a" + quote + ",loud mark:true," + quote + "a:b" + quote + ":" + quote + "{" + quote + end));
+  CHECK(accepts(*text, call + quote + quote + "," + quote + "a:b" + quote + ":null" + end));
+  CHECK(!accepts(*text, call + quote + quote + ",a:b:null" + end));
+  CHECK(!accepts(*text, call + quote + quote + "," + quote + "a:b" + quote + ":" + quote + "x" + quote + "y" + quote + end));
+  const std::string list = call + quote + quote + ",list:[{},{k:" + quote + "ab" + quote + "," + quote + quote + ":" + quote + "é" + quote + "}]";
+  CHECK(accepts(*text, list + end));
+  CHECK(!accepts(*text, call + quote + quote + ",list:[{k:" + quote + "abc" + quote + "}]" + end));
+  CHECK(!accepts(*text, call + quote + quote + ",list:[{" + quote + "k" + quote + ":" + quote + "a" + quote + "}]" + end));
+  const std::string one = call + quote + quote + end;
+  CHECK(accepts(*text, one + one));
+  AnswerSplit split;
+  split.formats.calls = ToolCallFormat::kGemma4;
+  const auto parts = split_answer({list + end, {}}, split);
+  REQUIRE((parts && parts->calls.size() == 1));
+  CHECK(parts->calls[0] == ToolCall{"say", R"({"text": "", "list": [{}, {"k": "ab", "": "é"}]})"});
+
+  const auto tokens = constraint_of(form_of(messages, ToolCallFormat::kGemma4, true));
+  CHECK(accepts(*tokens, "@5call:say{text:@7a<b@7}@6"));
+  CHECK(!accepts(*tokens, one));
+  CHECK(!accepts(*tokens, "@5call:say{text:@7" + quote + "@7}@6"));  // its readers see text
+  const auto other = constraint_of(form_of(messages, ToolCallFormat::kFunctionGemma));
+  CHECK(accepts(*other, "<start_function_call>call:say{text:<escape>" + quote + "<escape>}<end_function_call>"));
+  CHECK(!accepts(*other, "<start_function_call>call:say{text:<escape><escape><escape>}<end_function_call>"));
+}
+
+TEST_CASE("a tool whose name its readers would take apart is refused by name") {
+  const auto status = [](const std::string& name, ToolCallFormat format) {
+    ChatMessages messages = chat(ToolChoice::kRequired);
+    messages.tools_json = R"([{"function":{"name":")" + name + "\"}}]";
+    return forced_call_form(messages, format, [](const std::string& text) { return text == "[ARGS]"; }).status();
+  };
+  for (const auto format : {ToolCallFormat::kHermes, ToolCallFormat::kLlama3Json, ToolCallFormat::kMistral,
+                            ToolCallFormat::kGemma4, ToolCallFormat::kFunctionGemma, ToolCallFormat::kHarmony})
+    CHECK(status("get_the-weather2", format).ok());
+  for (const auto format : {ToolCallFormat::kMistral, ToolCallFormat::kGemma4, ToolCallFormat::kHarmony}) {
+    CHECK(status("two words", format).code() == StatusCode::kUnsupported);
+    CHECK(status("two words", format).message().find("two words") != std::string::npos);
+  }
+  CHECK(status("two words", ToolCallFormat::kHermes).ok());
+}
+
 TEST_CASE("formats that cannot be asked for, and schemas that cannot be enforced, are refused") {
   const auto refused = [](ToolCallFormat format) {
     return forced_call_form(chat(ToolChoice::kRequired), format, [](const std::string&) { return false; }).status();
   };
   CHECK(refused(ToolCallFormat::kNone).code() == StatusCode::kUnsupported);
-  CHECK(refused(ToolCallFormat::kGemma4).code() == StatusCode::kUnsupported);
   using grammar::CallShape;
   const auto status = [](std::vector<CallShape> calls) { return grammar::call_rules(calls, "", false).status(); };
   const Status unsupported = status({{"", "{}", ""}, {"", R"({"properties":{"x":{"unevaluatedItems":false}}})", ""}});

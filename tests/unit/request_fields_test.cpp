@@ -284,11 +284,18 @@ TEST_CASE("fields that ask for nothing are accepted, those that ask for what is 
   }
 }
 
-TEST_CASE("echo is for prompts, and not beside logprobs") {
+TEST_CASE("echo is for prompts; beside logprobs it asks for those of the prompt") {
   CHECK(accepted(native(R"("echo":true)")).params.output.echo);
   CHECK(accepted(completion(R"("echo":true)")).params.output.echo);
   CHECK(refused(chat(R"("echo":true)")).error.param == "echo");
-  CHECK(refused(completion(R"("echo":true,"logprobs":1)")).error.param == "echo");
+  const auto scored = accepted(completion(R"("echo":true,"logprobs":1)")).params;
+  CHECK((scored.score.prompt_logprobs == 1 && scored.score.hides_details));
+  const auto shown = accepted(completion(R"("echo":true,"logprobs":1,"prompt_logprobs":1)")).params;
+  CHECK((shown.score.prompt_logprobs == 1 && !shown.score.hides_details));
+  CHECK(refused(completion(R"("echo":true,"logprobs":1,"prompt_logprobs":2)")).error.param == "prompt_logprobs");
+  const auto unanswered = accepted(completion(R"("echo":true,"max_tokens":0)")).params;
+  CHECK((unanswered.output.hides_answer && unanswered.stop.max_tokens == 1));
+  CHECK(refused(completion(R"("max_tokens":0)")).error.param == "max_tokens");
   CHECK(refused(completion(R"("echo":1)")).error.param == "echo");
 }
 

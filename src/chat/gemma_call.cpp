@@ -1,4 +1,4 @@
-// Gemma 4 writes arguments in a notation of its own: {key:<|"|>text<|"|>,list:[1,true],object:{a:1}}.
+// Gemma's models write arguments in a notation of their own: {key:<|"|>text<|"|>,list:[1,true],object:{a:1}}.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -9,12 +9,11 @@ namespace llmb {
 
 namespace {
 
-constexpr std::string_view kQuote = "<|\"|>";
-constexpr int kMaxListDepth = 64;
+constexpr int kMaxListDepth = 200;
 
-class Gemma4Reader {
+class GemmaReader {
  public:
-  Gemma4Reader(std::string_view text, size_t at) : text_(text), at_(at) {}
+  GemmaReader(std::string_view text, size_t at, std::string_view quote) : text_(text), at_(at), quote_(quote) {}
 
   size_t position() const { return at_; }
 
@@ -23,7 +22,7 @@ class Gemma4Reader {
     if (depth > kMaxListDepth) return false;
     if (peek() == '{') return read_list('{', '}', depth, json);
     if (peek() == '[') return read_list('[', ']', depth, json);
-    if (text_.substr(at_).starts_with(kQuote)) return read_quoted(json);
+    if (text_.substr(at_).starts_with(quote_)) return read_quoted(json);
     return read_scalar(json);
   }
 
@@ -31,10 +30,10 @@ class Gemma4Reader {
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
 
   bool read_quoted(std::string* json) {
-    const size_t begin = at_ + kQuote.size(), end = text_.find(kQuote, begin);
+    const size_t begin = at_ + quote_.size(), end = text_.find(quote_, begin);
     if (end == text_.npos) return false;
     *json += nlohmann::json(text_.substr(begin, end - begin)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    at_ = end + kQuote.size();
+    at_ = end + quote_.size();
     return true;
   }
 
@@ -50,7 +49,7 @@ class Gemma4Reader {
   }
 
   bool read_key(std::string* json) {
-    if (text_.substr(at_).starts_with(kQuote)) {
+    if (text_.substr(at_).starts_with(quote_)) {
       if (!read_quoted(json)) return false;
     } else {
       const size_t end = text_.find_first_of(":,{}[]<", at_);
@@ -79,16 +78,22 @@ class Gemma4Reader {
 
   const std::string_view text_;
   size_t at_;
+  const std::string_view quote_;
 };
 
 }  // namespace
 
-std::optional<ToolCall> read_gemma4_call(std::string_view text, size_t begin, size_t* end) {
+GemmaTags gemma_tags(ToolCallFormat format) {
+  if (format == ToolCallFormat::kFunctionGemma) return {"<start_function_call>", "<end_function_call>", "<escape>"};
+  return {"<|tool_call>", "<tool_call|>", "<|\"|>"};
+}
+
+std::optional<ToolCall> read_gemma_call(std::string_view text, size_t begin, std::string_view quote, size_t* end) {
   const size_t brace = text.find('{', begin);
   if (brace == text.npos || brace == begin) return std::nullopt;
   ToolCall call = {std::string(text.substr(begin, brace - begin)), ""};
   if (call.name.find_first_of(" \t\r\n<>:,}") != call.name.npos) return std::nullopt;
-  Gemma4Reader reader(text, brace);
+  GemmaReader reader(text, brace, quote);
   if (!reader.read_value(0, &call.arguments)) return std::nullopt;
   *end = reader.position();
   return call;
