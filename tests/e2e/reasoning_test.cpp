@@ -179,6 +179,13 @@ TEST_CASE("a row that loops ends with a reason of its own, at the same token wha
   CHECK(other.err.find("stop_repetition") != std::string::npos);
 }
 
+TEST_CASE("a form is refused where the token that ends reasoning is the model's end of sequence") {
+  const Json line = chat_line(1, {{"response_format", {{"type", "json_object"}}}});
+  const Json error = answer(line.dump(), {"--reasoning-parser", "openai_gptoss"})["response"]["body"]["error"];
+  CHECK(error["param"] == "response_format");
+  CHECK(error["code"] == "unsupported_form");
+}
+
 TEST_CASE("echo puts the prompt in front of the answer") {
   const Json line = {{"prompt", "Once upon a time"}, {"max_tokens", 8}, {"temperature", 0}};
   Json echoed = line;
