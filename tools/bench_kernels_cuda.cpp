@@ -31,6 +31,7 @@
 #include "tools/cuda_bench_more_ops.h"
 #include "tools/cuda_bench_states.h"
 #include "tools/cuda_bench_steps.h"
+#include "tools/cuda_bench_wide.h"
 
 namespace llmb::bench {
 namespace {
@@ -56,7 +57,7 @@ struct Options {
   std::vector<std::string> ops = {"linear",     "paged_attention", "add_rms_norm", "rope_and_kv_write",
                                   "silu_mul",   "embedding",       "gather_rows",  "sample",
                                   "block_copy", "resolve_step",    "lora",         "more",
-                                  "linear_int4", "states"};
+                                  "linear_int4", "states",          "wide"};
   std::string shape = "llama-3.1-8b";
 
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
@@ -312,6 +313,7 @@ int run(const Options& options, Settings settings) {
     if (options.wants("resolve_step")) step_cases(bench, shape.is_tiny());
     if (options.wants("block_copy")) block_copy_cases(bench, shape.kv_heads, shape.head_dim, shape.is_tiny());
     if (options.wants("states")) state_cases(bench, shape.is_tiny());
+    if (options.wants("wide")) wide_cases(bench, shape.is_tiny());
     if (options.wants("more")) more_op_cases(bench, shape.hidden, shape.intermediate, shape.head_dim, shape.is_tiny());
   }
   if (found) return 0;

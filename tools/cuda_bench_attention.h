@@ -22,6 +22,7 @@ struct AttentionModel {
   const char* name;
   int32_t heads, kv_heads, head_dim;
   bool is_tiny;
+  int32_t latent_dim = 0;  // > 0: the values are the last so many channels of the keys
 };
 
 // kHopper is what an engine takes on such a device, kMma elsewhere; kInt8: over int8 keys and values.
@@ -47,6 +48,7 @@ class AttentionCase {
     params_.shape = {DType::kBF16, model.heads, model.kv_heads, model.head_dim, kBlockSize};
     params_.shape.deterministic = path == AttentionPath::kDeterministic;
     params_.shape.hopper = path == AttentionPath::kHopper;
+    params_.shape.latent_dim = model.latent_dim;
     params_.shape.int8_kv = path == AttentionPath::kInt8;
     params_.scale = 1 / std::sqrt(static_cast<float>(model.head_dim));
   }
@@ -65,12 +67,13 @@ class AttentionCase {
     }
     tokens += most_same;
     const int64_t vector_bytes = params_.shape.int8_kv ? params_.shape.head_dim + 4 : params_.shape.head_dim * 2;
-    return static_cast<double>(tokens * params_.shape.num_kv_heads * vector_bytes * 2);
+    const int64_t num_vectors = params_.shape.latent_dim > 0 ? 1 : 2;
+    return static_cast<double>(tokens * params_.shape.num_kv_heads * vector_bytes * num_vectors);
   }
   double flops() const {
     double pairs = 0;
     for (const int32_t n : context_len_) pairs += query_len_ * (n - (query_len_ - 1) / 2.0);
-    return 4 * pairs * params_.shape.num_heads * params_.shape.head_dim;
+    return 2 * pairs * params_.shape.num_heads * (params_.shape.head_dim + params_.shape.value_dim());
   }
 
   double time_s() {
@@ -128,7 +131,8 @@ class AttentionCase {
         cuda::paged_attention(qkv.at<T>(0), stride, out.at<T>(0), pools...,
                               block_ids.at<BlockId>(0) + int64_t{copy} * num_blocks, work, params_, bench_.stream());
       };
-      if (!shape.int8_kv) return attend(k.at<const T>(0), v.at<const T>(0));
+      const Copies& values = shape.latent_dim > 0 ? k : v;
+      if (!shape.int8_kv) return attend(k.at<const T>(0), values.at<const T>(0));
       attend(cuda::Int8Kv{k.at<int8_t>(0), v.at<int8_t>(0), scales.at<float>(0), scales.at<float>(0)});
     });
   }

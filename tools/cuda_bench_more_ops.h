@@ -94,8 +94,8 @@ class MoreOpCases {
     int64_t num_chosen = 0;
     const Copies logits = upload(router_logits(rows, shape.config, &num_chosen), bench_.stream());
     const double seconds = bench_.time_s(1, [&](int) {
-      cuda::mix_experts(first, second, shape.config, ActivationSpec(), logits.at<float>(0), nullptr, x.at<T>(0), rows,
-                        out.at<T>(0), workspace.at<void>(0), bench_.stream());
+      cuda::mix_experts(first, second, shape.config, ActivationSpec(), logits.at<float>(0), nullptr, nullptr,
+                        x.at<T>(0), rows, out.at<T>(0), workspace.at<void>(0), bench_.stream());
     });
     const double flops =
         2.0 * static_cast<double>(rows * shape.config.top_k) * static_cast<double>(gate_up_size + down_size);

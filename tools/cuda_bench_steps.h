@@ -44,8 +44,8 @@ inline void step_case(CudaBench& bench, int32_t num_seqs, int32_t rows_each) {
   step.rows = on_device[0].at<cuda::StepRow>(0), step.entries = on_device[1].at<StepEntry>(0);
   step.block_start = on_device[2].at<int32_t>(0), step.block_ids = on_device[3].at<BlockId>(0);
   step.tokens = tokens.at<TokenId>(0), step.positions = positions.at<int32_t>(0), step.slots = slots.at<int32_t>(0);
-  step.samples = sample_rows.at<SampleRow>(0), step.items = item_list.at<cuda::AttentionItem>(0);
-  step.num_items = item_count.at<int32_t>(0);
+  step.samples = sample_rows.at<SampleRow>(0);
+  step.lists[0] = {item_list.at<cuda::AttentionItem>(0), item_count.at<int32_t>(0)};
   cuda::GroupsToGive to_give;
   to_give.num_groups = num_seqs;
   to_give.groups = group_list.at<SampleGroup>(0), to_give.samples = step.samples, to_give.tokens = step.tokens;

@@ -68,6 +68,21 @@ __global__ void __launch_bounds__(kThreads)
   store_floats(gate, out + row * intermediate + at);
 }
 
+template <class T, int kWidth, class F>
+__global__ void __launch_bounds__(kThreads)
+    activate_times_kernel(const T* __restrict__ x, F f, const float* __restrict__ y, int64_t y_stride, int64_t width,
+                          T* __restrict__ out) {
+  ptx::follow_previous_grid();
+  const int64_t row = blockIdx.x, at = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth;
+  if (at >= width) return;
+  float values[kWidth], factors[kWidth];
+  load_floats(x + row * width + at, values);
+  load_floats(y + row * y_stride + at, factors);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) values[i] = f(values[i], factors[i]);
+  store_floats(values, out + row * width + at);
+}
+
 template <class T, bool kGated, class F>
 void run(const F& f, const T* x, int64_t rows, int64_t intermediate, T* out, cudaStream_t stream) {
   const auto start = [&](auto kernel, int width) {
@@ -79,18 +94,11 @@ void run(const F& f, const T* x, int64_t rows, int64_t intermediate, T* out, cud
   else start(activate_kernel<T, 1, kGated, F>, 1);
 }
 
-}  // namespace
-
-template <class T>
-void activate(const ActivationSpec& spec, const T* x, int64_t rows, int64_t intermediate, T* out, cudaStream_t stream) {
-  if (rows == 0) return;
-  const auto with = [&](const auto& f) {
-    if (spec.gated) run<T, true>(f, x, rows, intermediate, out, stream);
-    else run<T, false>(f, x, rows, intermediate, out, stream);
-  };
-  switch (spec.kind) {
+// Calls with() of the function that has no parameters of its own.
+template <class With>
+void with_function(Activation kind, const With& with) {
+  switch (kind) {
     case Activation::kSilu:
-      if (spec.gated) return silu_mul(x, rows, intermediate, out, stream);
       return with(Silu());
     case Activation::kGelu:
       return with(Gelu());
@@ -103,13 +111,49 @@ void activate(const ActivationSpec& spec, const T* x, int64_t rows, int64_t inte
     case Activation::kTanh:
       return with(Tanh());
     case Activation::kClampedSwiglu:
-      LLMB_CHECK(spec.gated);
-      return run<T, true>(ClampedSwiglu{spec.alpha, spec.limit}, x, rows, intermediate, out, stream);
+      LLMB_CHECK_MSG(false, "a gate of its own");
   }
+}
+
+}  // namespace
+
+template <class T>
+void activate(const ActivationSpec& spec, const T* x, int64_t rows, int64_t intermediate, T* out, cudaStream_t stream) {
+  if (rows == 0) return;
+  if (spec.kind == Activation::kSilu && spec.gated) return silu_mul(x, rows, intermediate, out, stream);
+  if (spec.kind == Activation::kClampedSwiglu) {
+    LLMB_CHECK(spec.gated);
+    return run<T, true>(ClampedSwiglu{spec.alpha, spec.limit}, x, rows, intermediate, out, stream);
+  }
+  with_function(spec.kind, [&](const auto& f) {
+    if (spec.gated) run<T, true>(f, x, rows, intermediate, out, stream);
+    else run<T, false>(f, x, rows, intermediate, out, stream);
+  });
+}
+
+template <class T>
+void activate_times(Activation kind, const T* x, const float* y, int64_t y_stride, int64_t rows, int64_t width, T* out,
+                    cudaStream_t stream) {
+  if (rows == 0) return;
+  with_function(kind, [&]<class F>(const F& f) {
+    const auto start = [&](auto kernel, int pack) {
+      const auto chunks = static_cast<unsigned>(ceil_div(width, int64_t{kThreads} * pack));
+      launch_ahead({dim3(static_cast<unsigned>(rows), chunks), dim3(kThreads), 0, stream}, kernel, x, f, y, y_stride,
+                   width, out);
+    };
+    if (can_pack(width, x, y, out) && y_stride % kPackWidth == 0)
+      start(activate_times_kernel<T, kPackWidth, F>, kPackWidth);
+    else start(activate_times_kernel<T, 1, F>, 1);
+  });
 }
 
 template void activate(const ActivationSpec&, const float*, int64_t, int64_t, float*, cudaStream_t);
 template void activate(const ActivationSpec&, const __nv_bfloat16*, int64_t, int64_t, __nv_bfloat16*, cudaStream_t);
 template void activate(const ActivationSpec&, const __half*, int64_t, int64_t, __half*, cudaStream_t);
+
+template void activate_times(Activation, const float*, const float*, int64_t, int64_t, int64_t, float*, cudaStream_t);
+template void activate_times(Activation, const __nv_bfloat16*, const float*, int64_t, int64_t, int64_t, __nv_bfloat16*,
+                             cudaStream_t);
+template void activate_times(Activation, const __half*, const float*, int64_t, int64_t, int64_t, __half*, cudaStream_t);
 
 }  // namespace llmb::cuda

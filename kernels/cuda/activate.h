@@ -19,4 +19,13 @@ void activate(const ActivationSpec& spec,
               T* out,  // [rows, intermediate]
               cudaStream_t stream);
 
+// activate_times: out = f(x) * y, of kinds that have no gate of their own. T as above. Throws CudaError.
+template <class T>
+void activate_times(Activation kind,
+                    const T* x,                        // [rows, width]
+                    const float* y, int64_t y_stride,  // [rows, y_stride]  the first `width` columns
+                    int64_t rows, int64_t width,
+                    T* out,  // [rows, width]
+                    cudaStream_t stream);
+
 }  // namespace llmb::cuda

@@ -43,6 +43,20 @@ __global__ void __launch_bounds__(kThreads) add_kernel(float* __restrict__ resid
   if (out != nullptr) store_floats(r, out + at);
 }
 
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kThreads) add_scaled_kernel(float* __restrict__ residual, const T* __restrict__ delta,
+                                                              const float* __restrict__ factor, int64_t size) {
+  ptx::follow_previous_grid();
+  const int64_t at = pack_begin(kWidth);
+  if (at >= size) return;
+  float r[kWidth], d[kWidth];
+  load_floats(residual + at, r);
+  load_floats(delta + at, d);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) r[i] = (r[i] + d[i]) * *factor;
+  store_floats(r, residual + at);
+}
+
 struct Scale {
   float factor;
   __device__ float operator()(float x) const { return x * factor; }
@@ -138,6 +152,16 @@ void add(float* residual, const T* delta, float factor, int64_t size, T* out, cu
       residual, delta, out);
 }
 
+template <class T>
+void add_scaled(float* residual, const T* delta, const float* factor, int64_t size, cudaStream_t stream) {
+  for_packs(
+      size,
+      [&](auto width, dim3 grid) {
+        launch_ahead({grid, dim3(kThreads), 0, stream}, add_scaled_kernel<T, width()>, residual, delta, factor, size);
+      },
+      residual, delta);
+}
+
 void scale(float* x, float factor, int64_t size, cudaStream_t stream) { update(x, Scale{factor}, size, stream); }
 
 void softcap(float* x, float cap, int64_t size, cudaStream_t stream) { update(x, Softcap{cap}, size, stream); }
@@ -185,6 +209,9 @@ void grow_queries(T* qkv, const int32_t* positions, const QueryGrowth& growth, i
 template void add(float*, const float*, float, int64_t, float*, cudaStream_t);
 template void add(float*, const __nv_bfloat16*, float, int64_t, __nv_bfloat16*, cudaStream_t);
 template void add(float*, const __half*, float, int64_t, __half*, cudaStream_t);
+template void add_scaled(float*, const float*, const float*, int64_t, cudaStream_t);
+template void add_scaled(float*, const __nv_bfloat16*, const float*, int64_t, cudaStream_t);
+template void add_scaled(float*, const __half*, const float*, int64_t, cudaStream_t);
 template void clamp(float*, float, int64_t, cudaStream_t);
 template void clamp(__nv_bfloat16*, float, int64_t, cudaStream_t);
 template void clamp(__half*, float, int64_t, cudaStream_t);

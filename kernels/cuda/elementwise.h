@@ -1,7 +1,7 @@
-// add: residual += factor * delta; out = residual. scale: x = factor * x. softcap: x = cap * tanh(x / cap) (Gemma 2).
-// clamp: x is brought into [-limit, limit]. add_gated: x += e(gate) * y, e the logistic function. multiply_by_gate:
-// x = x * f(gate). grow_queries: q grows with its position (core/model_config.h). Elementwise in fp32, rounded once; NaN
-// stays NaN.
+// add: residual += factor * delta; out = residual. scale: x = factor * x. add_scaled: residual = factor * (residual +
+// delta). softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x is brought into [-limit, limit]. add_gated: x += e(gate) *
+// y, e the logistic function. multiply_by_gate: x = x * f(gate). grow_queries: q grows with its position
+// (core/model_config.h). Elementwise in fp32, rounded once; NaN stays NaN.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,6 +23,12 @@ void add(float* residual,  // [size]  in and out
 
 void scale(float* x,  // [size]  in and out
            float factor, int64_t size, cudaStream_t stream);
+
+template <class T>
+void add_scaled(float* residual,      // [size]  in and out
+                const T* delta,       // [size]
+                const float* factor,  // [1]  on the device
+                int64_t size, cudaStream_t stream);
 
 void softcap(float* x,  // [size]  in and out
              float cap, int64_t size, cudaStream_t stream);

@@ -27,6 +27,8 @@ struct Routing {
   bool is_softmax, norm_topk_prob;
   float weight_scale;
   const float* choice_bias;
+  const float* scales;
+  int32_t scores_of_group;  // 1 or 2
 
   __device__ bool chooses_by_score() const { return choice_bias != nullptr || num_groups > 1; }
   // But for softmax's divisor.
@@ -66,7 +68,7 @@ __device__ unsigned best_groups(const Routing& r, const Choice& choice) {
       second = fmaxf(fminf(first, c), fmaxf(second, d));
       first = fmaxf(first, c);
     }
-    if (lane == g) mine = size == 1 ? first : first + second;
+    if (lane == g) mine = size == 1 || r.scores_of_group == 1 ? first : first + second;
   }
   int rank = 0;
   for (int g = 0; g < r.num_groups; ++g) {
@@ -129,7 +131,8 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const float* __restrict
   for (int i = 0; i < top_k; ++i) rank += __shfl_sync(kAllLanes, own.expert, i) < own.expert;
   if (lane < top_k) {
     chosen[row * top_k + rank] = own.expert;
-    weights[row * top_k + rank] = has_nan ? NAN : share / total * r.weight_scale;
+    const float weight = share / total * r.weight_scale;
+    weights[row * top_k + rank] = has_nan ? NAN : r.scales != nullptr ? weight * r.scales[own.expert] : weight;
   }
 }
 
@@ -285,11 +288,12 @@ int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype) {
 
 template <class T>
 void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, const ExpertsConfig& config,
-                 const ActivationSpec& spec, const float* router_logits, const float* choice_bias, const T* x,
-                 int64_t rows, T* out, void* workspace, cudaStream_t stream) {
+                 const ActivationSpec& spec, const float* router_logits, const float* choice_bias, const float* scales,
+                 const T* x, int64_t rows, T* out, void* workspace, cudaStream_t stream) {
   LLMB_CHECK(config.num_experts <= kMaxExperts && config.top_k <= kMaxExpertsPerToken);
   LLMB_CHECK(config.num_groups <= kMaxExpertGroups && config.num_experts % config.num_groups == 0);
   LLMB_CHECK(config.choice_bias == (choice_bias != nullptr));
+  LLMB_CHECK(config.num_groups == 1 || config.scores_of_group == 1 || config.scores_of_group == 2);
   if (rows == 0) return;
   const ExpertsShape shape{rows,
                            down.out_features,
@@ -309,7 +313,9 @@ void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, cons
                         config.scores == ExpertScores::kSoftmax,
                         config.norm_topk_prob,
                         static_cast<float>(config.weight_scale),
-                        choice_bias};
+                        choice_bias,
+                        scales,
+                        config.scores_of_group};
   launch({dim3(static_cast<unsigned>(ceil_div(rows, kWarps))), threads, 0, stream}, route_kernel, router_logits,
          routing, rows, w.chosen, w.weights);
   launch({experts, threads, 0, stream}, count_kernel, w.chosen, pairs, w.counts);
@@ -337,11 +343,13 @@ void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, cons
 }
 
 template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
-                          const float*, const float*, const float*, int64_t, float*, void*, cudaStream_t);
-template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
-                          const float*, const float*, const __nv_bfloat16*, int64_t, __nv_bfloat16*, void*,
+                          const float*, const float*, const float*, const float*, int64_t, float*, void*,
                           cudaStream_t);
 template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
-                          const float*, const float*, const __half*, int64_t, __half*, void*, cudaStream_t);
+                          const float*, const float*, const float*, const __nv_bfloat16*, int64_t, __nv_bfloat16*,
+                          void*, cudaStream_t);
+template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
+                          const float*, const float*, const float*, const __half*, int64_t, __half*, void*,
+                          cudaStream_t);
 
 }  // namespace llmb::cuda

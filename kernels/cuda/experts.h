@@ -3,7 +3,7 @@
 // down(activate(weight * gate_up(x))).
 //
 // 1. Ties go to the lowest expert, and to the lowest group. Groups are judged as in DeepSeek-V3 (arXiv:2412.19437,
-//    section 2.1.2).
+//    section 2.1.2), or by their best score alone.
 // 2. Each row's bits depend on its own x and logits alone: its experts are added in order of their index.
 // 3. The launches depend on the number of rows only. Rows whose logits are NaN become NaN.
 #pragma once
@@ -43,6 +43,7 @@ void mix_experts(const GroupedWeights& gate_up,  // [gate_up, hidden] each
                  const ExpertsConfig& config, const ActivationSpec& spec,
                  const float* router_logits,  // [rows, num_experts]
                  const float* choice_bias,    // [num_experts]  with config.choice_bias, else nullptr
+                 const float* scales,         // [num_experts]  of the experts' weights; nullptr: none
                  const T* x,                  // [rows, hidden]
                  int64_t rows,
                  T* out,  // [rows, hidden]

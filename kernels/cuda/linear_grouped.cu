@@ -52,7 +52,8 @@ __global__ void linear_grouped_scalar_kernel(GroupedWeights weights, const T* x,
     const bool has_row = row < tile.num_rows;
     int64_t x_row = has_row ? int64_t{tile.first_row} + row : -1;
     if (has_row && x_rows != nullptr) x_row = x_rows[x_row];
-    const float sum = scalar_tiles::multiply(x, x_row, weight, first_col, out_features, weights.in_features);
+    const float sum = scalar_tiles::multiply(x, x_row, weight, first_col, out_features, weights.in_features,
+                                             weights.in_features);
     if (has_row && col < out_features)
       out[(int64_t{tile.first_row} + row) * out_features + col] =
           from_float<T>(bias == nullptr ? sum : sum + to_float(bias[col]));

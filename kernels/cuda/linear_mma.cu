@@ -33,7 +33,8 @@ __global__ void linear_scalar_kernel(const T* weight, const T* bias, const T* x,
                                      int64_t out_features, int64_t in_features) {
   const int64_t row = int64_t{blockIdx.x} * scalar_tiles::kRows + threadIdx.y;
   const int64_t first_col = int64_t{blockIdx.y} * scalar_tiles::kCols, col = first_col + threadIdx.x;
-  const float sum = scalar_tiles::multiply(x, row < rows ? row : -1, weight, first_col, out_features, in_features);
+  const float sum = scalar_tiles::multiply(x, row < rows ? row : -1, weight, first_col, out_features, in_features,
+                                           in_features);
   if (row < rows && col < out_features)
     out[row * out_features + col] = from_float<Out>(bias == nullptr ? sum : sum + to_float(bias[col]));
 }

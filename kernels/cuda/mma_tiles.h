@@ -72,10 +72,11 @@ __device__ __forceinline__ int element_of(int row, int chunk) {
   return row * kTileK + ((chunk ^ (row & (kChunksPerRow - 1))) * 8);
 }
 
-// Columns [k, k + kTileK) of kRows rows of a row-major matrix, the i-th of them at row_of(i), negative where there is
-// none; what lies outside is zero.
+// Columns [k, k + kTileK) of kRows rows of a matrix whose rows begin row_stride apart, the i-th of them at row_of(i),
+// negative where there is none; what lies outside is zero.
 template <class T, int kRows, int kThreads, class RowOf>
-__device__ __forceinline__ void load_tile(T* tile, const T* matrix, const RowOf& row_of, int64_t k, int64_t num_cols) {
+__device__ __forceinline__ void load_tile(T* tile, const T* matrix, const RowOf& row_of, int64_t k, int64_t num_cols,
+                                          int64_t row_stride) {
   static_assert(kRows * kChunksPerRow % kThreads == 0 && kThreads % kChunksPerRow == 0);
   const int first_row = threadIdx.x / kChunksPerRow, chunk = threadIdx.x % kChunksPerRow;
 #pragma unroll
@@ -84,7 +85,7 @@ __device__ __forceinline__ void load_tile(T* tile, const T* matrix, const RowOf&
     const int row = first_row + i * (kThreads / kChunksPerRow);
     const int64_t from_row = row_of(row), column = k + chunk * 8;
     const bool is_inside = from_row >= 0 && column < num_cols;
-    ptx::cp_async16(tile + element_of(row, chunk), is_inside ? matrix + from_row * num_cols + column : matrix,
+    ptx::cp_async16(tile + element_of(row, chunk), is_inside ? matrix + from_row * row_stride + column : matrix,
                     is_inside);
   }
 }
@@ -121,18 +122,20 @@ __device__ __forceinline__ void add_tiles(const T* x_tile, const T* w_tile, Sums
 }
 
 // The block's outputs: one chain of sums over k for each. x_row_of and feature_of name the matrix rows of the block's
-// rows and columns, as in load_tile.
+// rows and columns, as in load_tile; x's rows begin x_stride apart, the weight's in_features.
 template <class T, class Tile, class RowOf, class FeatureOf>
 __device__ __forceinline__ Sums<Tile, SumOf<T>> multiply(const T* x, const RowOf& x_row_of, const T* weight,
-                                                         const FeatureOf& feature_of, int64_t in_features) {
+                                                         const FeatureOf& feature_of, int64_t in_features,
+                                                         int64_t x_stride) {
   T* const shared = dynamic_shared<T>();
   const int num_steps = static_cast<int>((in_features + kTileK - 1) / kTileK);
   const auto load_stage = [&](int step) {
     if (step < num_steps) {
       T* const x_tile = shared + step % Tile::kStages * Tile::kStageElements;
       const int64_t k = int64_t{step} * kTileK;
-      load_tile<T, Tile::kTileN, Tile::kThreads>(x_tile + Tile::kTileM * kTileK, weight, feature_of, k, in_features);
-      load_tile<T, Tile::kTileM, Tile::kThreads>(x_tile, x, x_row_of, k, in_features);
+      load_tile<T, Tile::kTileN, Tile::kThreads>(x_tile + Tile::kTileM * kTileK, weight, feature_of, k, in_features,
+                                                 in_features);
+      load_tile<T, Tile::kTileM, Tile::kThreads>(x_tile, x, x_row_of, k, in_features, x_stride);
     }
     ptx::cp_async_commit();  // an empty group keeps the count
   };
@@ -147,6 +150,12 @@ __device__ __forceinline__ Sums<Tile, SumOf<T>> multiply(const T* x, const RowOf
     add_tiles<T, Tile>(x_tile, x_tile + Tile::kTileM * kTileK, &sums);
   }
   return sums;
+}
+
+template <class T, class Tile, class RowOf, class FeatureOf>
+__device__ __forceinline__ Sums<Tile, SumOf<T>> multiply(const T* x, const RowOf& x_row_of, const T* weight,
+                                                         const FeatureOf& feature_of, int64_t in_features) {
+  return multiply<T, Tile>(x, x_row_of, weight, feature_of, in_features, in_features);
 }
 
 }  // namespace llmb::cuda::mma_tiles

@@ -58,7 +58,7 @@ struct AttentionWork {
   int32_t num_ctas = 0;
   const AttentionItem* items = nullptr;  // [<= max_items]
   const int32_t* cta_start = nullptr;    // [num_ctas + 1]
-  float* partials = nullptr;             // [max_partial_rows, head_dim]
+  float* partials = nullptr;             // [max_partial_rows, value_dim]
   float* partial_stats = nullptr;        // [max_partial_rows, 2]
   int32_t* counters = nullptr;           // [max_splits]  0 at first, and again after every launch
   // Only where the tiling has wgmma: whether a unit may have more than kTileRows rows (false in decode saves a launch),
@@ -76,8 +76,10 @@ struct AttentionWork {
 template <class T>
 void paged_attention(const T* qkv,              // [num_tokens, qkv_stride]  q at the start of each row
                      int64_t qkv_stride,        // elements from one token's q to the next
-                     T* out,                    // [num_tokens, num_heads * head_dim]
-                     const T* k, const T* v,    // [num_blocks, num_kv_heads, block_size, head_dim], < 2^32 rows
+                     T* out,                    // [num_tokens, num_heads * value_dim]
+                     // [num_blocks, num_kv_heads, block_size, head_dim], < 2^32 rows, blocks shape.block_stride apart.
+                    // With latents v is k.
+                    const T* k, const T* v,
                      const BlockId* block_ids,  // [blocks of all tables, num_tables], from this layer's first id on
                      const AttentionWork& work, const AttentionParams& params, cudaStream_t stream);
 

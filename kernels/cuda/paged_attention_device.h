@@ -29,8 +29,12 @@ struct Args {
   const float* alibi_slopes;
   const float* sinks;
   int32_t num_heads, num_kv_heads, group, head_dim;
+  int32_t value_dim;  // of results: head_dim, or less of latents
   uint32_t group_reciprocal;        // (2^32 - 1) / group
   int32_t block_size, block_shift;  // block_shift: log2 of block_size, or -1
+  // From a block of the pools to the next: elements; and rows, where these are whole.
+  int64_t block_stride;
+  uint32_t block_rows;
   int32_t window;                   // at most kNoWindow
   float scale, softcap;
   float softcap_rate;  // 2 * log2(e) / softcap
@@ -68,7 +72,7 @@ __device__ const T* query_of(const Args<T>& args, const Row& row) {
 
 template <class T>
 __device__ T* result_of(const Args<T>& args, const Row& row) {
-  return args.out + (int64_t{row.token} * args.num_heads + row.head) * args.head_dim;
+  return args.out + (int64_t{row.token} * args.num_heads + row.head) * args.value_dim;
 }
 
 // The number of the sequence's block that holds a position.
@@ -83,13 +87,12 @@ __device__ BlockId find_block(const Args<T>& args, const AttentionItem& item, in
   return args.block_ids[(item.block_start + static_cast<int>(block_of(args, position))) * args.work.num_tables];
 }
 
-// A position's row in the pools, [num_blocks, num_kv_heads, block_size]. `id` is find_block() of it, best called long
+// A position's row in the pools, [num_blocks, num_kv_heads, block_size], blocks block_rows apart. `id` is find_block() of it, best called long
 // before, so that nobody waits for memory.
 template <class T>
 __device__ uint32_t pool_row(const Args<T>& args, const AttentionItem& item, int position, BlockId id) {
   const unsigned block_size = static_cast<unsigned>(args.block_size);
-  return (static_cast<unsigned>(id) * static_cast<unsigned>(args.num_kv_heads) + static_cast<unsigned>(item.kv_head)) *
-             block_size +
+  return static_cast<unsigned>(id) * args.block_rows + static_cast<unsigned>(item.kv_head) * block_size +
          static_cast<unsigned>(position) - block_of(args, position) * block_size;
 }
 
@@ -98,19 +101,35 @@ __device__ uint32_t pool_row(const Args<T>& args, const AttentionItem& item, int
   return pool_row(args, item, position, find_block(args, item, position));
 }
 
+// A position's block and its place there.
+struct PoolPlace {
+  unsigned block, offset;
+};
+
+template <class T>
+__device__ PoolPlace place_of(const Args<T>& args, const AttentionItem& item, int position) {
+  return {static_cast<unsigned>(find_block(args, item, position)),
+          static_cast<unsigned>(position) - block_of(args, position) * static_cast<unsigned>(args.block_size)};
+}
+
 // The same where the item may be a row of a tree behind its place: its entry's rows it finds by way of their parents.
 template <class T>
-__device__ uint32_t tree_pool_row(const Args<T>& args, const AttentionItem& item, int position) {
+__device__ PoolPlace tree_place_of(const Args<T>& args, const AttentionItem& item, int position) {
   const AttentionTree& tree = args.work.tree;
   const StepRow own = tree.rows[item.query_start];
   int generations = item.first_position - position;
-  if (own.is_in_place() || generations > own.depth) return pool_row(args, item, position);
+  if (own.is_in_place() || generations > own.depth) return place_of(args, item, position);
   int row = item.query_start;
   for (; generations > 0; --generations) row = tree.parent_rows[row];
   const unsigned slot = static_cast<unsigned>(tree.slots[row]), block_size = static_cast<unsigned>(args.block_size);
   const unsigned block = slot / block_size;
-  return (block * static_cast<unsigned>(args.num_kv_heads) + static_cast<unsigned>(item.kv_head)) * block_size + slot -
-         block * block_size;
+  return {block, slot - block * block_size};
+}
+
+template <class T>
+__device__ uint32_t tree_pool_row(const Args<T>& args, const AttentionItem& item, int position) {
+  const PoolPlace place = tree_place_of(args, item, position);
+  return place.block * args.block_rows + static_cast<unsigned>(item.kv_head * args.block_size) + place.offset;
 }
 
 // Softmax over part of a row's positions: values = sum of 2^(score - max) * v, sum = sum of 2^(score - max); scores in
@@ -261,7 +280,7 @@ __device__ void merge_pieces(const Args<T>& args, const AttentionItem& item, int
     merge_stats(args, item, row, total);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) factor[i] = final_factor(args, item, row[i], total[i]);
-    for (int first_column = 0; first_column < args.head_dim; first_column += kColumns * 32) {
+    for (int first_column = 0; first_column < args.value_dim; first_column += kColumns * 32) {
       const int column = first_column + lane;
       float acc[kRows][kColumns] = {};
       for (int first = 0; first < item.num_pieces; first += 32) {
@@ -274,11 +293,11 @@ __device__ void merge_pieces(const Args<T>& args, const AttentionItem& item, int
 #pragma unroll
           for (int i = 0; i < kRows; ++i) {
             const int64_t partial = item.first_partial + int64_t{p} * item.num_rows + row[i];
-            const float* part = args.work.partials + partial * args.head_dim + column;
+            const float* part = args.work.partials + partial * args.value_dim + column;
             const float w = __shfl_sync(kAllLanes, weights[i], p - first);
 #pragma unroll
             for (int c = 0; c < kColumns; ++c)
-              if (column + 32 * c < args.head_dim) acc[i][c] = fmaf(__ldcg(part + 32 * c), w, acc[i][c]);
+              if (column + 32 * c < args.value_dim) acc[i][c] = fmaf(__ldcg(part + 32 * c), w, acc[i][c]);
           }
         }
       }
@@ -287,7 +306,7 @@ __device__ void merge_pieces(const Args<T>& args, const AttentionItem& item, int
         T* out = result_of(args, find_row(args, item, row[i]));
 #pragma unroll
         for (int c = 0; c < kColumns; ++c)
-          if (first_row + i < item.num_rows && column + 32 * c < args.head_dim)
+          if (first_row + i < item.num_rows && column + 32 * c < args.value_dim)
             out[column + 32 * c] = from_float<T>(acc[i][c] * factor[i]);
       }
     }

@@ -30,6 +30,12 @@ LLMB_OTHER_KERNELS(__nv_bfloat16)
 LLMB_OTHER_KERNELS(__half)
 #undef LLMB_OTHER_KERNELS
 
+// Defined in paged_attention_wide_bf16.cu and _f16.cu.
+template <class T>
+void launch_wide(const Args<T>& args, cudaStream_t stream);
+extern template void launch_wide(const Args<__nv_bfloat16>&, cudaStream_t);
+extern template void launch_wide(const Args<__half>&, cudaStream_t);
+
 template <class T>
 Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const BlockId* block_ids, const AttentionWork& work,
                   const AttentionParams& params) {
@@ -48,6 +54,9 @@ Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const BlockId* block
   args.group = shape.group();
   args.group_reciprocal = 0xFFFFFFFFu / static_cast<uint32_t>(args.group);
   args.head_dim = shape.head_dim;
+  args.value_dim = shape.value_dim();
+  args.block_stride = shape.block_stride > 0 ? shape.block_stride : shape.dense_stride();
+  args.block_rows = static_cast<uint32_t>(args.block_stride / shape.head_dim);
   args.block_size = shape.block_size;
   args.block_shift = is_power_of_two ? std::countr_zero(static_cast<unsigned>(shape.block_size)) : -1;
   args.window = shape.window > 0 ? std::min(shape.window, kNoWindow) : kNoWindow;
@@ -64,6 +73,7 @@ template <class T, class KV>
 void launch_all(const Args<T>& args, const AttentionTiling& tiling, cudaStream_t stream) {
   if (tiling.scalar) return launch_scalar<T, KV>(args, stream);
   if constexpr (!std::is_same_v<T, float>) {
+    if (tiling.wide) return launch_wide(args, stream);
     const AttentionWork& work = args.work;
     LLMB_CHECK(args.qkv_stride % 8 == 0 && (std::is_same_v<T, KV> || !tiling.wgmma));
     if (work.shared.stats != nullptr) {
@@ -94,6 +104,7 @@ template <class T>
 AttentionTiling checked_tiling(const AttentionParams& params, bool int8_kv) {
   const AttentionShape& shape = params.shape;
   LLMB_CHECK(shape.dtype == kDTypeOf<T> && shape.int8_kv == int8_kv);
+  LLMB_CHECK(!int8_kv || (shape.latent_dim == 0 && shape.block_stride == 0));
   LLMB_CHECK(params.scale > 0 && params.softcap >= 0 && shape.window >= 0);
   return attention_tiling(shape);
 }
@@ -107,7 +118,7 @@ void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const T* k, const
                      const AttentionWork& work, const AttentionParams& params, cudaStream_t stream) {
   const AttentionTiling tiling = attention::checked_tiling<T>(params, false);
   attention::Args<T> args = attention::make_args(qkv, qkv_stride, out, block_ids, work, params);
-  args.k = k, args.v = v;
+  args.k = k, args.v = v + (params.shape.head_dim - params.shape.value_dim());
   attention::launch_all<T, T>(args, tiling, stream);
 }
 

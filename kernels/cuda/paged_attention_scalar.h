@@ -32,7 +32,7 @@ class ScalarRow {
     const T* query = query_of(args_, row_);
     for (int i = lane_; i < args_.head_dim; i += 32) {
       query_[i] = to_float(query[i]);
-      values_[i] = 0;
+      if (i < args_.value_dim) values_[i] = 0;
     }
     for (int position = begin_ / kPositions * kPositions; position < end_; position += kPositions) add(position);
     for (int step = 1; step < 32; step *= 2) total_.sum += __shfl_xor_sync(kAllLanes, total_.sum, step);
@@ -44,17 +44,21 @@ class ScalarRow {
     if constexpr (kHasScales<KV>) return static_cast<float>(value);
     else return to_float(value);
   }
-  __device__ uint32_t row_at(int position) const {
-    if constexpr (kTree) return tree_pool_row(args_, item_, position);
-    return pool_row(args_, item_, position);
+  // Elements from the pool's begin to the position's key or value.
+  __device__ int64_t element_at(int position) const {
+    PoolPlace place;
+    if constexpr (kTree) place = tree_place_of(args_, item_, position);
+    else place = place_of(args_, item_, position);
+    return int64_t{place.block} * args_.block_stride +
+           (int64_t{item_.kv_head} * args_.block_size + place.offset) * args_.head_dim;
   }
 
   __device__ float score(int position) const {
-    const int64_t at = row_at(position);
-    const KV* key = static_cast<const KV*>(args_.k) + at * args_.head_dim;
+    const int64_t at = element_at(position);
+    const KV* key = static_cast<const KV*>(args_.k) + at;
     float dot = 0;
     for (int i = 0; i < args_.head_dim; ++i) dot = fmaf(query_[i], number(key[i]), dot);
-    if constexpr (kHasScales<KV>) dot *= args_.k_scales[at];
+    if constexpr (kHasScales<KV>) dot *= args_.k_scales[at / args_.head_dim];
     dot *= args_.scale;
     if (args_.softcap > 0) dot = args_.softcap * tanhf(dot / args_.softcap);
     if (args_.alibi_slopes != nullptr)
@@ -77,13 +81,13 @@ class ScalarRow {
     total_ = {max, fmaf(total_.sum, rescale, numerator)};
     __syncwarp();
     const int last = min(end_, first + kPositions);
-    for (int column = lane_; column < args_.head_dim; column += 32) {
+    for (int column = lane_; column < args_.value_dim; column += 32) {
       float acc = values_[column] * rescale;
       for (int p = ::max(begin_, first); p < last; ++p) {
-        const int64_t at = row_at(p);
-        const KV* value = static_cast<const KV*>(args_.v) + at * args_.head_dim;
+        const int64_t at = element_at(p);
+        const KV* value = static_cast<const KV*>(args_.v) + at;
         float weight_of_p = numerators_[p - first];
-        if constexpr (kHasScales<KV>) weight_of_p *= args_.v_scales[at];
+        if constexpr (kHasScales<KV>) weight_of_p *= args_.v_scales[at / args_.head_dim];
         acc = fmaf(weight_of_p, number(value[column]), acc);
       }
       values_[column] = acc;
@@ -98,11 +102,11 @@ class ScalarRow {
       args_.work.partial_stats[2 * partial] = total_.max;
       args_.work.partial_stats[2 * partial + 1] = total_.sum;
     }
-    for (int column = lane_; column < args_.head_dim; column += 32) {
+    for (int column = lane_; column < args_.value_dim; column += 32) {
       if (whole) {
         result_of(args_, row_)[column] = from_float<T>(values_[column] * factor);
       } else {
-        args_.work.partials[partial * args_.head_dim + column] = values_[column];
+        args_.work.partials[partial * args_.value_dim + column] = values_[column];
       }
     }
     __syncwarp();  // query_ is free

@@ -31,8 +31,13 @@ struct AttentionShape {
   bool deterministic = false;
   bool hopper = false;   // the device has compute capability 9.0
   bool int8_kv = false;  // keys and values are int8 (int8_kv.h); else of dtype
+  // > 0: no values are stored: they are the last so many channels of the keys (latents).
+  int32_t latent_dim = 0;
+  int64_t block_stride = 0;  // elements from a block to the next in the pools; 0: they are dense
 
   int32_t group() const { return num_heads / num_kv_heads; }
+  int32_t value_dim() const { return latent_dim > 0 ? latent_dim : head_dim; }
+  int64_t dense_stride() const { return int64_t{num_kv_heads} * block_size * head_dim; }
 };
 
 // The first positions of a sequence, whose attention the launch over shared prefixes computes. It leaves an online
@@ -79,6 +84,7 @@ struct AttentionTiling {
   // than kTileRows rows, by Hopper's warpgroup products over tiles of kWgmmaTile positions.
   int32_t ctas_per_sm;
   bool wgmma = false;
+  bool wide = false;  // heads of more than 256 channels, or latents (paged_attention_wide.h)
 
   int32_t first_wgmma_cta(int32_t num_ctas) const { return wgmma ? num_ctas / 3 * 2 : num_ctas; }
 };

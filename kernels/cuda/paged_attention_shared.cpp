@@ -264,6 +264,11 @@ int32_t shared_ctas(const AttentionTiling& tiling, int32_t num_ctas, bool uses_w
   return uses_wgmma ? num_ctas - first : first;
 }
 
+bool can_share_positions(const AttentionShape& shape) {
+  const AttentionTiling tiling = attention_tiling(shape);
+  return !tiling.scalar && !tiling.wide;
+}
+
 bool shares_positions(const AttentionShape& shape, int32_t num_tokens) {
   return num_tokens > 0 && num_tokens <= AttentionTiling::kTileRows / shape.group();
 }

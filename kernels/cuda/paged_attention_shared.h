@@ -28,6 +28,9 @@ namespace llmb::cuda {
 // The blocks of the launch, of the step's num_ctas.
 int32_t shared_ctas(const AttentionTiling& tiling, int32_t num_ctas, bool uses_wgmma);
 
+// Whether there is such a launch for attention of this shape.
+bool can_share_positions(const AttentionShape& shape);
+
 // Whether a sequence of so many new tokens can take part.
 bool shares_positions(const AttentionShape& shape, int32_t num_tokens);
 
@@ -78,7 +81,7 @@ struct SharedAttentionSchedule {
   std::vector<Chosen> chosen;
 };
 
-// REQUIRES: attention_tiling(shape) is not scalar; max_tokens as in the limits.
+// REQUIRES: can_share_positions(shape); max_tokens as in the limits.
 void schedule_shared_attention(const AttentionBatch& batch, const SharedAttentionBatch& shared,
                                const AttentionShape& shape, int32_t num_ctas, int64_t max_tokens,
                                SharedAttentionSchedule* schedule);

@@ -38,13 +38,13 @@ __device__ void resolve_row(const UnresolvedStep& step, const GivenOnDevice& bef
   }
 }
 
-__device__ void clip_item(const UnresolvedStep& step, const GivenOnDevice& before, int32_t i) {
-  AttentionItem* const item = step.items + i;
+__device__ void clip_item(const UnresolvedStep& step, const GivenOnDevice& before, const WorkList& list, int32_t i) {
+  AttentionItem* const item = list.items + i;
   const StepEntry& entry = step.entries[step.rows[item->query_start].entry];
   const int32_t missing = entry.max_ahead - tokens_ahead(entry, before);
   if (missing == 0) return;
   item->first_position -= missing;
-  const int32_t last_token = (item->row_begin + item->num_rows - 1) / step.attention_group;
+  const int32_t last_token = (item->row_begin + item->num_rows - 1) / list.attention_group;
   item->kv_end = max(item->kv_begin, min(item->kv_end, item->first_position + last_token + 1));
 }
 
@@ -61,8 +61,10 @@ __global__ void __launch_bounds__(kThreads) resolve_step_kernel(UnresolvedStep s
   const auto first = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
   const auto stride = static_cast<int32_t>(gridDim.x * kThreads);
   for (int32_t i = first; i < step.num_tokens; i += stride) resolve_row(step, before, i);
-  const int32_t num_items = *step.num_items;
-  for (int32_t i = first; i < num_items; i += stride) clip_item(step, before, i);
+  for (const WorkList& list : step.lists) {
+    const int32_t num_items = list.num_items != nullptr ? *list.num_items : 0;
+    for (int32_t i = first; i < num_items; i += stride) clip_item(step, before, list, i);
+  }
   for (int32_t i = first; i < step.num_samples; i += stride) place_sample(step, before, i);
 }
 

@@ -31,6 +31,14 @@ struct StepRow {
   constexpr bool is_in_place() const { return index == depth; }
 };
 
+// A list of attention's work, as scheduled for each entry's max_context_len(); clipped.
+struct WorkList {
+  AttentionItem* items = nullptr;
+  const int32_t* num_items = nullptr;  // [1]; null: there is no such list
+  int32_t attention_group = 1;         // query heads of a KV head
+};
+constexpr int32_t kMaxWorkLists = 2;  // of a step: layers whose heads differ have lists of their own
+
 // A step on the device. Counts may be padded.
 struct UnresolvedStep {
   int32_t num_tokens = 0, num_samples = 0, num_layer_groups = 1, block_size = 16;
@@ -42,9 +50,7 @@ struct UnresolvedStep {
   int32_t* positions = nullptr;        // [num_tokens]  out; 0 of padding
   int32_t* slots = nullptr;            // [num_layer_groups, num_tokens]  out; -1 of padding
   SampleRow* samples = nullptr;        // [num_samples]  positions are set; token_row -1: padding
-  AttentionItem* items = nullptr;      // as scheduled for each entry's max_context_len(); clipped
-  const int32_t* num_items = nullptr;  // [1]
-  int32_t attention_group = 1;         // query heads of a KV head
+  WorkList lists[kMaxWorkLists];
 };
 
 // Throws CudaError.

@@ -32,18 +32,19 @@ __device__ void rotate_pairs(float (&a)[kWidth], float (&b)[kWidth], const float
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     rope_and_kv_write_kernel(T* __restrict__ qkv, const int32_t* __restrict__ positions,
-                             const int32_t* __restrict__ slots, RopeShape shape, const float* __restrict__ cos,
-                             const float* __restrict__ sin, T* __restrict__ k_pool, T* __restrict__ v_pool) {
+                             const int32_t* __restrict__ slots, RopeShape shape, int64_t row_width,
+                             const float* __restrict__ cos, const float* __restrict__ sin, T* __restrict__ k_pool,
+                             T* __restrict__ v_pool) {
   ptx::follow_previous_grid();
   const int64_t token = blockIdx.x;
   const int32_t slot = slots[token];
   if (slot < 0) return;
   const int32_t head_dim = shape.head_dim, half = shape.rotary_dim / 2, num_q = shape.num_heads;
-  T* row = qkv + token * (int64_t{num_q} + 2 * shape.num_kv_heads) * head_dim;
+  T* row = qkv + token * row_width;
   // A slot's vectors in the pool: KV head h's begins h * head_stride on.
   const int64_t block = slot / shape.block_size, offset = slot % shape.block_size;
   const int64_t head_stride = int64_t{shape.block_size} * head_dim;
-  const int64_t slot_base = block * shape.num_kv_heads * head_stride + offset * head_dim;
+  const int64_t slot_base = block * shape.block_stride + offset * head_dim;
 
   const int64_t angles = int64_t{positions[token]} * half;
   for (int32_t i = threadIdx.x * kWidth; i < half; i += blockDim.x * kWidth) {
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int32_t head = threadIdx.y; head < shape.num_kv_heads; head += blockDim.y) {
     const int64_t from = int64_t{head} * head_dim, to = slot_base + head * head_stride;
     for (int32_t i = threadIdx.x * kWidth; i < head_dim; i += blockDim.x * kWidth) {
-      copy_pack<kWidth>(v + from + i, v_pool + to + i);
+      if (v_pool != nullptr) copy_pack<kWidth>(v + from + i, v_pool + to + i);
       if (i >= 2 * half) copy_pack<kWidth>(k + from + i, k_pool + to + i);
     }
   }
@@ -148,6 +149,9 @@ void rope_and_kv_write(T* qkv, const int32_t* positions, const int32_t* slots, i
                        cudaStream_t stream) {
   LLMB_CHECK(shape.rotary_dim % 2 == 0 && shape.rotary_dim >= 0 && shape.rotary_dim <= shape.head_dim);
   if (num_tokens == 0) return;
+  RopeShape strided = shape;
+  if (shape.block_stride == 0) strided.block_stride = int64_t{shape.num_kv_heads} * shape.block_size * shape.head_dim;
+  T* const values = shape.has_values ? v_pool : nullptr;
   const int32_t half = shape.rotary_dim / 2;
   const auto run = [&](auto kernel, int32_t width) {
     const int32_t x = std::clamp(half / width, 1, 32);
@@ -155,10 +159,11 @@ void rope_and_kv_write(T* qkv, const int32_t* positions, const int32_t* slots, i
     const int32_t turns = static_cast<int32_t>(ceil_div(heads, kThreads / x));
     const auto y = static_cast<int32_t>(ceil_div(heads, turns));  // so that the last turn is as full as the others
     const dim3 block(static_cast<unsigned>(x), static_cast<unsigned>(y));
-    launch_ahead({dim3(static_cast<unsigned>(num_tokens)), block, 0, stream}, kernel, qkv, positions, slots, shape, cos,
-                 sin, k_pool, v_pool);
+    launch_ahead({dim3(static_cast<unsigned>(num_tokens)), block, 0, stream}, kernel, qkv, positions, slots,
+                 strided, shape.row_width(), cos, sin, k_pool, values);
   };
-  if (can_pack(half, qkv, cos, sin, k_pool, v_pool) && shape.head_dim % kPackWidth == 0)
+  if (can_pack(half, qkv, cos, sin, k_pool, values) && shape.head_dim % kPackWidth == 0 &&
+      strided.block_stride % kPackWidth == 0)
     run(rope_and_kv_write_kernel<T, kPackWidth>, kPackWidth);
   else run(rope_and_kv_write_kernel<T, 1>, 1);
 }
@@ -168,6 +173,7 @@ void rope_and_kv_write(T* qkv, const int32_t* positions, const int32_t* slots, i
                        const RopeShape& shape, const float* cos, const float* sin, const Int8Kv& pool,
                        cudaStream_t stream) {
   LLMB_CHECK(shape.rotary_dim % 2 == 0 && shape.rotary_dim >= 0 && shape.rotary_dim <= shape.head_dim);
+  LLMB_CHECK(shape.has_values && shape.block_stride == 0);
   if (num_tokens == 0) return;
   launch_ahead({dim3(static_cast<unsigned>(num_tokens)), dim3(kThreads), 0, stream}, rope_and_int8_write_kernel<T>, qkv,
                positions, slots, shape, cos, sin, pool);

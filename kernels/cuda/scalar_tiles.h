@@ -18,14 +18,15 @@ __device__ __forceinline__ float multiply(const T* x,             // [any, in_fe
                                           int64_t x_row,
                                           const T* weight,        // [out_features, in_features]
                                           int64_t first_feature,  // of the block
-                                          int64_t out_features, int64_t in_features) {
+                                          int64_t out_features, int64_t in_features,
+                                          int64_t x_stride) {     // from one row of x to the next
   __shared__ float x_tile[kRows][kCols];
   __shared__ float w_tile[kCols][kCols + 1];
   float sum = 0;
   for (int64_t k = 0; k < in_features; k += kCols) {
     const int64_t own_k = k + threadIdx.x;
     x_tile[threadIdx.y][threadIdx.x] =
-        x_row >= 0 && own_k < in_features ? to_float(x[x_row * in_features + own_k]) : 0.0f;
+        x_row >= 0 && own_k < in_features ? to_float(x[x_row * x_stride + own_k]) : 0.0f;
     for (int i = threadIdx.y; i < kCols; i += kRows) {
       const int64_t w_row = first_feature + i;
       w_tile[i][threadIdx.x] =

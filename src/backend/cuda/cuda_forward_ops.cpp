@@ -6,6 +6,7 @@
 #include "kernels/cuda/add_embedding.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/layer_norm.h"
 #include "kernels/cuda/norm.h"
@@ -13,16 +14,25 @@
 
 namespace llmb {
 
-// First the keys of all blocks in the layer's plane, then the values.
+namespace {
+
+std::vector<const void*> addresses_of(HeadWeights heads) {
+  std::vector<const void*> addresses;
+  for (const auto& head : heads) addresses.push_back(view(*head).weight);
+  return addresses;
+}
+
+}  // namespace
+
 template <typename T>
 T* CudaOps::kv(int32_t layer, bool values) const {
-  const int64_t size = int64_t{num_blocks_} * options_.block_size * config_.kv_size();
-  return kv_pool_.data<T>() + (2 * int64_t{groups_.plane(layer)} + (values ? 1 : 0)) * size;
+  const KvPlanes::Place place = planes_.place(config_.kv_layer_of(layer), num_blocks_);
+  return reinterpret_cast<T*>(kv_pool_.data<uint8_t>() + (values ? place.values : place.keys));
 }
 
 cuda::Int8Kv CudaOps::int8_kv(int32_t layer) const {
   const int64_t size = int64_t{num_blocks_} * options_.block_size * config_.num_key_value_heads;
-  float* const scales = reinterpret_cast<float*>(kv_pool_.data<uint8_t>() + kv_value_bytes(num_blocks_)) +
+  float* const scales = reinterpret_cast<float*>(kv_pool_.data<uint8_t>() + planes_.bytes(num_blocks_)) +
                         2 * int64_t{groups_.plane(layer)} * size;
   return {kv<int8_t>(layer, false), kv<int8_t>(layer, true), scales, scales + size};
 }
@@ -87,8 +97,13 @@ void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
   static const DeviceRope kNone;
   const int32_t index = ropes_.empty() ? -1 : config_.layer(layer).rope;
   const DeviceRope& rope = index < 0 ? kNone : ropes_[index];
-  const cuda::RopeShape shape{config_.num_attention_heads, config_.num_key_value_heads, config_.head_dim,
-                              rope.rotary_dim, options_.block_size};
+  const cuda::RopeShape shape{config_.num_attention_heads,
+                              config_.has_own_kv(layer) ? config_.num_kv_heads_of(layer) : 0,
+                              config_.head_dim_of(layer),
+                              rope.rotary_dim,
+                              options_.block_size,
+                              planes_.block_stride(),
+                              /*has_values=*/!config_.has_latent()};
   const auto *const cos = rope.cos.data<const float>(), *const sin = rope.sin.data<const float>();
   with_type(options_.dtype, [&]<typename T>(T) {
     const auto write = [&](const auto&... pools) {
@@ -100,9 +115,11 @@ void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
 }
 
 void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
-  cuda::AttentionWork work{num_ctas_,
-                           step_.items,
-                           step_.cta_start,
+  const AttentionKind& kind = attention_.of(layer);
+  const StepArrays::AttentionList& list = step_.lists[attention_.of_layers[layer]];
+  cuda::AttentionWork work{kind.num_ctas,
+                           list.items,
+                           list.cta_start,
                            attention_partials_.data<float>(),
                            attention_partial_stats_.data<float>(),
                            attention_counters_.data<int32_t>(),
@@ -117,7 +134,7 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
     work.shared.values = shared_values_.data<float>();
     work.shared.stats = shared_stats_.data<float>();
   }
-  cuda::AttentionParams params{attention_shape_, static_cast<float>(config_.score_scale(layer)),
+  cuda::AttentionParams params{kind.shape, static_cast<float>(config_.score_scale(layer)),
                                static_cast<float>(config_.attention_softcap), alibi_slopes_.data<const float>(),
                                sinks != nullptr ? data<const float>(sinks->rows()) : nullptr};
   params.shape.window = config_.layer(layer).window;
@@ -139,12 +156,13 @@ void CudaOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows ou
 void CudaOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
                           Rows router_logits, const DeviceBuffer* choice_bias, const DeviceBuffer* scales, Rows x,
                           int64_t rows, Rows out) {
-  LLMB_CHECK(scales == nullptr && config.scores_of_group == 2);  // of models that check_cuda_support refuses
-  const auto* const bias = choice_bias != nullptr ? data<const float>(choice_bias->rows()) : nullptr;
+  const auto floats = [](const DeviceBuffer* buffer) {
+    return buffer != nullptr ? data<const float>(buffer->rows()) : nullptr;
+  };
   const auto& weights = static_cast<const CudaExperts&>(experts);
   with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::mix_experts(weights.gate_up(), weights.down(), config, spec, data<const float>(router_logits), bias,
-                      data<const T>(x), rows, data<T>(out), experts_workspace_.data(), stream_);
+    cuda::mix_experts(weights.gate_up(), weights.down(), config, spec, data<const float>(router_logits),
+                      floats(choice_bias), floats(scales), data<const T>(x), rows, data<T>(out), experts_workspace_.data(), stream_);
   });
 }
 
@@ -207,6 +225,41 @@ void CudaOps::layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups
   with_type(options_.dtype, [&]<typename T>(T) {
     cuda::layer_norm_groups(data<T>(x) + first_column, x.width, num_groups, data<const float>(weight.rows()), b,
                             weight.rows().width / num_groups, eps, rows, stream_);
+  });
+}
+
+void CudaOps::activate_times(Activation kind, Rows x, Rows y, int64_t first_column, int64_t rows, Rows out) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::activate_times(kind, data<const T>(x), data<const float>(y) + first_column, y.width, rows, x.width,
+                         data<T>(out), stream_);
+  });
+}
+
+void CudaOps::add_scaled(Rows residual, Rows delta, const DeviceBuffer& factor, int64_t rows) {
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::add_scaled(data<float>(residual), data<const T>(delta), data<const float>(factor.rows()),
+                     rows * residual.width, stream_);
+  });
+}
+
+void CudaOps::join_latents(HeadWeights heads, Rows queries, Rows latents, int64_t rows, Rows qkv) {
+  const LatentConfig& l = config_.latent;
+  const int32_t num_heads = config_.num_attention_heads, dim = config_.head_dim;
+  const std::vector<const void*> addresses = addresses_of(heads);
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::join_latents({num_heads, dim, l.rope_dim, l.query_dim()}, data<const T>(queries), data<const T>(latents), rows,
+                       data<T>(qkv), stream_);
+    cuda::head_linear({addresses, l.rank, l.key_dim}, data<const T>(queries), {queries.width, 0, l.query_dim()}, rows,
+                      data<T>(qkv), {qkv.width, l.rope_dim, dim}, stream_);
+  });
+}
+
+void CudaOps::expand_values(HeadWeights heads, Rows gathered, int64_t rows, Rows out) {
+  const LatentConfig& l = config_.latent;
+  const std::vector<const void*> addresses = addresses_of(heads);
+  with_type(options_.dtype, [&]<typename T>(T) {
+    cuda::head_linear({addresses, l.value_dim, l.rank}, data<const T>(gathered), {gathered.width, 0, l.rank}, rows,
+                      data<T>(out), {out.width, 0, l.value_dim}, stream_);
   });
 }
 

@@ -21,12 +21,17 @@ using cuda::check;
 
 namespace {
 
+// Without a block yet.
+KvLayout layout_of(const ModelConfig& config, const CudaOpsOptions& options) {
+  return make_kv_layout(config, options.block_size, options.kv_dtype, options.groups);
+}
+
+// All that layers have in common.
 cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOptions& options) {
   cuda::AttentionShape shape;
   shape.dtype = options.dtype;
-  shape.num_heads = config.num_attention_heads;
-  shape.num_kv_heads = config.num_key_value_heads;
-  shape.head_dim = config.head_dim;
+  shape.latent_dim = config.latent.rank;
+  shape.block_stride = KvPlanes(layout_of(config, options)).block_stride();
   shape.block_size = options.block_size;
   shape.deterministic = options.deterministic;
   shape.hopper = options.hopper;
@@ -75,33 +80,43 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
       options_(options),
       stream_(stream),
       groups_(options.groups),
-      num_ctas_(device.num_sms * cuda::attention_tiling(attention_shape(config, options)).ctas_per_sm),
-      attention_shape_(attention_shape(config, options)),
+      planes_(layout_of(config, options)),
+      attention_(attention_kinds(config, attention_shape(config, options), device.num_sms)),
       num_sms_(device.num_sms),
       linear_({options.dtype, options.deterministic, options.hopper, device.num_sms}, stream),
       uploader_(std::make_unique<WeightUploader>(stream)),
-      stage_(options.limits, attention_shape_, num_ctas_, attention_windows(config, options.groups)) {
+      stage_(options.limits, attention_.kinds, attention_windows(config, options.groups)) {
   for (const RopeConfig& rope : config.ropes) {
     const RopeTable table = make_rope_table(rope, config.rotary_dim(rope), options.max_position);
     ropes_.push_back({config.rotary_dim(rope), upload_array(table.cos, stream), upload_array(table.sin, stream)});
   }
   alibi_slopes_ = upload_array(config.alibi_slopes, stream);
-  const cuda::AttentionLimits limits =
-      cuda::attention_limits(attention_shape_, num_ctas_, options.limits.max_num_seqs, options.limits.max_num_tokens);
-  attention_partials_ = cuda::DeviceMemory(limits.max_partial_rows * config.head_dim * int64_t{sizeof(float)});
-  attention_partial_stats_ = cuda::DeviceMemory(limits.max_partial_rows * 2 * int64_t{sizeof(float)});
-  attention_counters_ = zeroed(limits.max_splits * int64_t{sizeof(int32_t)}, stream);
-  if (stage_.may_share()) {
-    const cuda::SharedAttentionLimits shared = cuda::shared_attention_limits(
-        attention_shape_, num_ctas_, options.limits.max_num_seqs, options.limits.max_num_shared_tokens());
-    shared_values_ = cuda::DeviceMemory(shared.max_states * config.head_dim * int64_t{sizeof(float)});
-    shared_stats_ = cuda::DeviceMemory(shared.max_states * cuda::kStateStats * int64_t{sizeof(float)});
-  }
+  allocate_attention();
   experts_workspace_ = experts_workspace(config, options);
   sample_limits_ = {static_cast<int32_t>(options.max_logit_rows), config.vocab_size, options.limits.max_num_penalties,
                     options.limits.max_num_biases};
   sample_workspace_ = zeroed(cuda::sample_workspace_bytes(sample_limits_), stream);
   lay_out_samples();
+}
+
+void CudaOps::allocate_attention() {
+  int64_t values = 0, rows = 0, splits = 0;
+  for (const auto& [shape, num_ctas] : attention_.kinds) {
+    const cuda::AttentionLimits limits =
+        cuda::attention_limits(shape, num_ctas, options_.limits.max_num_seqs, options_.limits.max_num_tokens);
+    values = std::max(values, limits.max_partial_rows * shape.value_dim());
+    rows = std::max(rows, limits.max_partial_rows);
+    splits = std::max(splits, limits.max_splits);
+  }
+  attention_partials_ = cuda::DeviceMemory(values * int64_t{sizeof(float)});
+  attention_partial_stats_ = cuda::DeviceMemory(rows * 2 * int64_t{sizeof(float)});
+  attention_counters_ = zeroed(splits * int64_t{sizeof(int32_t)}, stream_);
+  if (!stage_.may_share()) return;
+  const auto& [shape, num_ctas] = attention_.kinds[0];
+  const cuda::SharedAttentionLimits shared = cuda::shared_attention_limits(
+      shape, num_ctas, options_.limits.max_num_seqs, options_.limits.max_num_shared_tokens());
+  shared_values_ = cuda::DeviceMemory(shared.max_states * shape.head_dim * int64_t{sizeof(float)});
+  shared_stats_ = cuda::DeviceMemory(shared.max_states * cuda::kStateStats * int64_t{sizeof(float)});
 }
 
 void CudaOps::lay_out_samples() {
@@ -213,9 +228,9 @@ void CudaOps::end_of_weights() {
 }
 
 KvLayout CudaOps::kv_layout(int32_t num_blocks) const {
-  KvLayout kv = make_kv_layout(config_, options_.block_size, options_.kv_dtype, groups_);
-  kv.num_blocks = num_blocks;
-  return kv;
+  KvLayout layout = layout_of(config_, options_);
+  layout.num_blocks = num_blocks;
+  return layout;
 }
 
 void CudaOps::set_kv_pool(int32_t num_blocks) {
@@ -227,11 +242,6 @@ void CudaOps::set_kv_pool(int32_t num_blocks) {
   kv_pool_ = cuda::DeviceMemory(bytes);
   if (adapters_) adapters_->set_pool(has_pages ? kv_pool_.data<uint8_t>() + first_page : nullptr);
   num_blocks_ = num_blocks;
-}
-
-int64_t CudaOps::kv_value_bytes(int64_t num_blocks) const {
-  return 2 * int64_t{kv_layout(0).num_planes()} * num_blocks * options_.block_size * config_.kv_size() *
-         dtype_bytes(options_.kv_dtype);
 }
 
 void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
@@ -279,10 +289,10 @@ double CudaOps::measure_swap_bytes_per_s() {
 
 void CudaOps::copy_blocks(const StepPlan& plan) {
   if (states_) states_->copy_slots(plan);
-  const int32_t num_planes = 2 * kv_layout(0).num_planes();
   const cuda::BlockPair *copies = step_.copies, *out = copies + step_.num_copies, *in = out + step_.num_swaps_out;
-  // begin, host_begin: where the pools' parts begin, of which a block has block_bytes in each plane.
-  const auto copy = [&](int64_t begin, int64_t host_begin, int64_t block_bytes) {
+  // begin, host_begin: where the pools' parts begin, of which a block has block_bytes in each of so many arrays.
+  const auto copy = [&](int64_t begin, int64_t host_begin, int64_t num_arrays, int64_t block_bytes) {
+    const auto num_planes = static_cast<int32_t>(num_arrays);
     const cuda::BlockPool pool{kv_pool_.data<uint8_t>() + begin, num_blocks_ * block_bytes, block_bytes};
     const cuda::BlockPool host{host_pool_.data<uint8_t>() + host_begin, num_host_blocks_ * block_bytes, block_bytes,
                                /*on_host=*/true};
@@ -290,9 +300,9 @@ void CudaOps::copy_blocks(const StepPlan& plan) {
     cuda::block_copy(pool, pool, num_planes, block_bytes, copies, step_.num_copies, stream_);
     cuda::block_copy(host, pool, num_planes, block_bytes, in, step_.num_swaps_in, stream_);
   };
-  copy(0, 0, int64_t{options_.block_size} * config_.kv_size() * dtype_bytes(options_.kv_dtype));
+  copy(0, 0, planes_.num_arrays(), planes_.block_bytes());
   if (has_int8_kv())
-    copy(kv_value_bytes(num_blocks_), kv_value_bytes(num_host_blocks_),
+    copy(planes_.bytes(num_blocks_), planes_.bytes(num_host_blocks_), planes_.num_arrays(),
          int64_t{options_.block_size} * config_.num_key_value_heads * int64_t{sizeof(float)});
 }
 
@@ -310,9 +320,10 @@ void CudaOps::resolve_step() {
   step.positions = step_.positions;
   step.slots = step_.slots;
   step.samples = step_.samples;
-  step.items = step_.items;
-  step.num_items = step_.cta_start + num_ctas_;
-  step.attention_group = attention_shape_.group();
+  for (size_t i = 0; i < attention_.kinds.size(); ++i) {
+    const auto& [shape, num_ctas] = attention_.kinds[i];
+    step.lists[i] = {step_.lists[i].items, step_.lists[i].cta_start + num_ctas, shape.group()};
+  }
   cuda::resolve_step(step, given_, stream_);
   if (states_) states_->resolve(step_);
 }

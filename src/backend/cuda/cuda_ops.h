@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda/attention_kinds.h"
 #include "backend/cuda/cuda_adapters.h"
 #include "backend/cuda/cuda_states.h"
 #include "backend/cuda/cuda_weights.h"
 #include "backend/cuda/device.h"
+#include "backend/cuda/kv_planes.h"
 #include "backend/cuda/step_stage.h"
 #include "backend/cuda/weight_uploader.h"
 #include "base/check.h"
@@ -131,12 +133,10 @@ class CudaOps final : public Ops {
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
-  void activate_times(Activation, Rows, Rows, int64_t, int64_t, Rows) override {
-    LLMB_CHECK_MSG(false, "models with inputs of layers are refused before weights are loaded");
-  }
-  void add_scaled(Rows, Rows, const DeviceBuffer&, int64_t) override {
-    LLMB_CHECK_MSG(false, "models with layers' scalars are refused before weights are loaded");
-  }
+  void join_latents(HeadWeights heads, Rows queries, Rows latents, int64_t rows, Rows qkv) override;
+  void expand_values(HeadWeights heads, Rows gathered, int64_t rows, Rows out) override;
+  void activate_times(Activation kind, Rows x, Rows y, int64_t first_column, int64_t rows, Rows out) override;
+  void add_scaled(Rows residual, Rows delta, const DeviceBuffer& factor, int64_t rows) override;
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
@@ -145,14 +145,13 @@ class CudaOps final : public Ops {
   void upload_rows(const TensorView& part, int64_t first_row, CudaLinear* linear);
   void linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out);
   void linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out);
+  void allocate_attention();
   void lay_out_samples();
   void sample_rows(Rows logits, int64_t first_sample, int64_t rows);  // whose tables are in place
   bool has_int8_kv() const { return options_.kv_dtype == DType::kI8; }
   template <typename T>
-  T* kv(int32_t layer, bool values) const;
+  T* kv(int32_t layer, bool values) const;  // block 0's
   cuda::Int8Kv int8_kv(int32_t layer) const;
-  // Bytes of the keys and values of a pool of so many blocks. Behind them are their scales, where they have any.
-  int64_t kv_value_bytes(int64_t num_blocks) const;
   int32_t* slots_of(int32_t layer) const {
     return step_.slots + int64_t{groups_.group(layer)} * step_.shape.num_tokens;
   }
@@ -161,8 +160,8 @@ class CudaOps final : public Ops {
   const CudaOpsOptions options_;
   const cudaStream_t stream_;
   const LayerGroups groups_;
-  const int32_t num_ctas_;                      // of the attention kernels
-  const cuda::AttentionShape attention_shape_;  // without windows, which serves every layer
+  const KvPlanes planes_;
+  const AttentionKinds attention_;
   const int32_t num_sms_;
   cuda::Linear linear_;
   std::optional<cuda::LinearInt4> linear_int4_;  // once there are int4 weights
@@ -190,8 +189,7 @@ class CudaOps final : public Ops {
   int64_t sampled_bytes_ = 0;
   StepStage stage_;
   int32_t num_blocks_ = 0;
-  // [num_planes, 2, num_blocks, num_kv_heads, block_size, head_dim]; then, for int8, scales, the same without head_dim;
-  // then adapters' pages.
+  // planes_; then, for int8, scales [num_planes, 2, num_blocks, num_kv_heads, block_size]; then adapters' pages.
   cuda::DeviceMemory kv_pool_;
   cuda::PinnedMemory host_pool_;
   int32_t num_host_blocks_ = 0;

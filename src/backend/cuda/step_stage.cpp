@@ -45,6 +45,8 @@ int64_t num_pairs(const StepPlan& plan) {
   return static_cast<int64_t>(plan.block_copies.size() + plan.swaps_out.size() + plan.swaps_in.size());
 }
 
+bool is_wgmma(const AttentionKind& kind) { return cuda::attention_tiling(kind.shape).wgmma; }
+
 }  // namespace
 
 bool StepLimits::hold_copies_of(const StepPlan& plan) const {
@@ -59,8 +61,8 @@ StepShape shape_of(const StepPlan& plan) {
 }
 
 struct StepStage::Layout {
-  int64_t tokens, rows, entries, states, block_start, sample_rows, samples, groups, cta_start, items, parent_rows,
-      block_ids;
+  int64_t tokens, rows, entries, states, block_start, sample_rows, samples, groups, parent_rows, block_ids;
+  int64_t cta_start[cuda::kMaxWorkLists], items[cuda::kMaxWorkLists];
   // Behind block_ids, whose length varies most.
   int64_t copies(const StepPlan& plan) const { return block_ids + aligned(bytes_of(plan.block_ids)); }
   int64_t end(const StepPlan& plan) const {
@@ -84,9 +86,12 @@ StepStage::Layout StepStage::layout(const StepShape& shape) const {
   at.sample_rows = place(shape.num_samples, sizeof(int32_t));
   at.samples = place(shape.num_samples, sizeof(SampleRow));
   at.groups = place(shape.num_samples, sizeof(SampleGroup));
-  at.cta_start = place(num_ctas_ + 1, sizeof(int32_t));
-  at.items = place(cuda::attention_limits(attention_, num_ctas_, shape.num_seqs, shape.num_tokens).max_items,
-                   sizeof(cuda::AttentionItem));
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    const auto& [attention, num_ctas] = kinds_[i];
+    at.cta_start[i] = place(num_ctas + 1, sizeof(int32_t));
+    at.items[i] = place(cuda::attention_limits(attention, num_ctas, shape.num_seqs, shape.num_tokens).max_items,
+                        sizeof(cuda::AttentionItem));
+  }
   at.parent_rows = place(shape.num_tokens, sizeof(int32_t));
   at.block_ids = end;
   return at;
@@ -108,13 +113,14 @@ StepStage::SharedLayout StepStage::shared_layout() const {
   return at;
 }
 
-StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas,
-                     const AttentionWindows& windows)
+StepStage::StepStage(const StepLimits& limits, const std::vector<AttentionKind>& kinds, const AttentionWindows& windows)
     : limits_(limits),
-      attention_(attention),
-      num_ctas_(num_ctas),
+      kinds_(kinds),
+      attention_(kinds[0].shape),
+      num_ctas_(kinds[0].num_ctas),
       windows_(windows),
-      may_share_(!cuda::attention_tiling(attention).scalar),
+      may_share_(kinds.size() == 1 && cuda::can_share_positions(kinds[0].shape)),
+      schedules_(kinds.size()),
       places_((1 + int64_t{limits.num_layer_groups}) * limits.max_num_tokens * int64_t{sizeof(int32_t)}) {
   const StepShape largest{limits.max_num_tokens, limits.max_num_seqs + limits.max_num_samples, limits.max_num_samples};
   const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq * limits.num_layer_groups;
@@ -134,7 +140,7 @@ StepStage::StepStage(const StepLimits& limits, const cuda::AttentionShape& atten
 }
 
 int32_t StepStage::num_kinds(bool has_drafts, bool has_trees) const {
-  const bool has_wgmma = cuda::attention_tiling(attention_).wgmma;
+  const bool has_wgmma = std::any_of(kinds_.begin(), kinds_.end(), is_wgmma);
   const int32_t num_launches = static_cast<int32_t>(windows_.of_layers.size());  // one for each window that shares
   const int32_t num_sharings = !may_share() ? 1 : 1 + num_launches * (has_wgmma ? 2 : 1);
   const int32_t num_heights = has_wgmma && has_drafts ? 2 : 1;
@@ -142,7 +148,9 @@ int32_t StepStage::num_kinds(bool has_drafts, bool has_trees) const {
 }
 
 StepKind StepStage::decode_kind() const {
-  return {.is_tall = cuda::attention_tiling(attention_).wgmma && attention_.group() > cuda::AttentionTiling::kTileRows};
+  return {.is_tall = std::any_of(kinds_.begin(), kinds_.end(), [](const AttentionKind& kind) {
+            return is_wgmma(kind) && kind.shape.group() > cuda::AttentionTiling::kTileRows;
+          })};
 }
 
 StepKind StepStage::fullest_decode_kind() const {
@@ -167,8 +175,9 @@ StepArrays StepStage::arrays(const StepShape& shape, const StepKind& kind) const
   arrays.sample_rows = reinterpret_cast<const int32_t*>(base + at.sample_rows);
   arrays.samples = reinterpret_cast<SampleRow*>(base + at.samples);
   arrays.groups = reinterpret_cast<const SampleGroup*>(base + at.groups);
-  arrays.cta_start = reinterpret_cast<const int32_t*>(base + at.cta_start);
-  arrays.items = reinterpret_cast<cuda::AttentionItem*>(base + at.items);
+  for (size_t i = 0; i < kinds_.size(); ++i)
+    arrays.lists[i] = {reinterpret_cast<const int32_t*>(base + at.cta_start[i]),
+                       reinterpret_cast<cuda::AttentionItem*>(base + at.items[i])};
   arrays.block_ids = reinterpret_cast<const BlockId*>(base + at.block_ids);
   arrays.positions = places_.data<int32_t>();
   arrays.slots = places_.data<int32_t>() + limits_.max_num_tokens;
@@ -206,7 +215,8 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), at.end(plan), cudaMemcpyHostToDevice, stream),
         "cudaMemcpyAsync");
   StepKind kind{.has_tree = has_tree_};
-  kind.is_tall = std::any_of(schedule_.units.begin(), schedule_.units.end(), [](const auto& unit) { return unit.wgmma; });
+  for (const cuda::AttentionSchedule& schedule : schedules_)
+    kind.is_tall |= std::any_of(schedule.units.begin(), schedule.units.end(), [](const auto& unit) { return unit.wgmma; });
   if (may_share() && !shared_schedule_.items.empty()) {
     kind.sharing = shared_schedule_.uses_wgmma ? Sharing::kWgmma : Sharing::kMma;
     kind.least_window = least_window_;
@@ -328,9 +338,11 @@ void StepStage::pack_attention(const StepPlan& plan, const Layout& at, uint8_t* 
   const auto num_seqs = static_cast<int32_t>(context_len_.size());
   cuda::AttentionBatch batch{num_seqs, query_start_.data(), context_len_.data(), block_start_.data()};
   if (may_share() && schedule_shared(plan, batch)) batch.shared = shared_schedule_.states.data();
-  cuda::schedule_attention(batch, attention_, num_ctas_, &schedule_);
-  copy(schedule_.cta_start, out + at.cta_start);
-  copy(schedule_.items, out + at.items);
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    cuda::schedule_attention(batch, kinds_[i].shape, kinds_[i].num_ctas, &schedules_[i]);
+    copy(schedules_[i].cta_start, out + at.cta_start[i]);
+    copy(schedules_[i].items, out + at.items[i]);
+  }
 }
 
 void StepStage::upload_shared(cudaStream_t stream) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/cuda/attention_kinds.h"
 #include "backend/cuda/sample_parts.h"
 #include "core/step_plan.h"
 #include "kernels/cuda/block_copy.h"
@@ -63,8 +64,10 @@ struct StepArrays {
   const int32_t* sample_rows = nullptr;  // [num_samples]  rows of tokens
   SampleRow* samples = nullptr;          // [num_samples]
   const SampleGroup* groups = nullptr;   // [num_samples]
-  const int32_t* cta_start = nullptr;    // [num_ctas + 1]
-  cuda::AttentionItem* items = nullptr;  // [<= max_items]
+  struct AttentionList {
+    const int32_t* cta_start = nullptr;    // [num_ctas + 1]
+    cuda::AttentionItem* items = nullptr;  // [<= max_items]
+  } lists[cuda::kMaxWorkLists];            // of each kind of attention
   const BlockId* block_ids = nullptr;    // [blocks of all tables, num_layer_groups]
   int32_t* positions = nullptr;          // [num_tokens]  set by resolve_step, as slots
   int32_t* slots = nullptr;              // [num_layer_groups, num_tokens]
@@ -107,8 +110,7 @@ struct StepLimits {
 class StepStage {
  public:
   // Throws cuda::CudaError.
-  StepStage(const StepLimits& limits, const cuda::AttentionShape& attention, int32_t num_ctas,
-            const AttentionWindows& windows);
+  StepStage(const StepLimits& limits, const std::vector<AttentionKind>& kinds, const AttentionWindows& windows);
 
   // Whether some step's attention may have a launch over shared prefixes.
   bool may_share() const { return may_share_; }
@@ -150,11 +152,12 @@ class StepStage {
   SamplePart staged(const SamplePart& part);
 
   const StepLimits limits_;
-  const cuda::AttentionShape attention_;
-  const int32_t num_ctas_;
+  const std::vector<AttentionKind> kinds_;
+  const cuda::AttentionShape attention_;  // the first kind's, which is the only one where prefixes are shared
+  const int32_t num_ctas_;                // the same
   const AttentionWindows windows_;
   const bool may_share_;
-  cuda::AttentionSchedule schedule_;
+  std::vector<cuda::AttentionSchedule> schedules_;  // of each kind
   cuda::SharedAttentionSchedule shared_schedule_;
   std::vector<cuda::SharedPositions> shared_positions_;
   std::vector<int32_t> least_position_;  // [num_entries]  of the first row, wherever the step is resolved

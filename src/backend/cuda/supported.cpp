@@ -1,11 +1,13 @@
 #include "backend/cuda/supported.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "kernels/cuda/causal_conv.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/resolve_step.h"
 #include "kernels/cuda/update_states.h"
 
 namespace llmb {
@@ -20,6 +22,14 @@ int32_t smallest_chunk(const ModelConfig& config) {
   return chunk;
 }
 
+// How many different numbers and sizes of KV heads layers have.
+int32_t num_head_sizes(const ModelConfig& config) {
+  std::set<std::pair<int32_t, int32_t>> sizes;
+  for (int32_t i = 0; i < config.num_hidden_layers; ++i)
+    sizes.insert({config.num_kv_heads_of(i), config.head_dim_of(i)});
+  return static_cast<int32_t>(sizes.size());
+}
+
 }  // namespace
 
 Status check_cuda_options(const ModelConfig& config, const LoadOptions& options) {
@@ -31,6 +41,9 @@ Status check_cuda_options(const ModelConfig& config, const LoadOptions& options)
     return unsupported(std::string("kv-cache-dtype ") + dtype_name(kv_dtype) +
                        ": on a GPU the KV cache is int8 or has the dtype of the activations, here " +
                        dtype_name(dtype));
+  if (kv_dtype == DType::kI8 && (config.has_latent() || config.heads_differ()))
+    return unsupported("kv-cache-dtype int8: on a GPU not with model_type \"" + config.model_type +
+                       "\", whose cache holds latents, or heads that differ by layer; leave it out");
   if (options.pooling) return unsupported("vectors and scores of labels are computed on a CPU only; use --device cpu");
   if (options.cpu.quantization == Quantization::kInt4 && dtype == DType::kF32)
     return unsupported("quantization int4: activations on a GPU have 16 bits then; use --dtype bfloat16 or float16");
@@ -50,9 +63,7 @@ Status check_cuda_support(const ModelConfig& config, int32_t max_model_len) {
   const std::pair<const char*, bool> missing[] = {
       {"a convolution over more than 8 tokens", config.state.conv_width > cuda::kMaxConvWidth},
       {"states with keys of more than 256 channels", config.state.key_dim > cuda::kMaxStateKeyDim},
-      {"heads that differ by layer, layers that share keys and values, or layers' scalars",
-       config.heads_differ() || config.layer_scalars},
-      {"latent attention", config.has_latent()},
+      {"heads of more than two sizes", num_head_sizes(config) > cuda::kMaxWorkLists},
       {"more than 32 experts a token", config.experts.top_k > cuda::kMaxExpertsPerToken},
       {"more than 32 groups of experts", config.experts.num_groups > cuda::kMaxExpertGroups},
       {"more than 4096 experts", config.experts.num_experts > cuda::kMaxExperts},

@@ -79,6 +79,31 @@ TEST_CASE_TEMPLATE("every activation is as close to fp64 as naive arithmetic, ga
   }
 }
 
+TEST_CASE_TEMPLATE("activate_times multiplies by some columns of wider rows", T, float, __nv_bfloat16, __half) {
+  for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu2})
+    for (const int64_t width : {1, 8, 100, 2056})
+      for (const int64_t y_stride : {width, 3 * width, 3 * width + 1}) {
+        CAPTURE(static_cast<int>(kind));
+        CAPTURE(width);
+        const int64_t rows = 3;
+        const std::vector<T> values = converted<T>(random_normal(rows * width, 1, 4));
+        const std::vector<float> factors = random_normal(rows * y_stride, 2);
+        DeviceArray<T> x(values), out(values.size());
+        DeviceArray<float> y(factors);
+        activate_times(kind, x.data(), y.data(), y_stride, rows, width, out.data(), nullptr);
+        CHECK((out.check_guards() && x.holds(values) && y.holds(factors)));
+        std::vector<double> expected;
+        std::vector<float> naive;
+        for (int64_t i = 0; i < rows * width; ++i) {
+          const float gate = to_float(values[i]), up = factors[i / width * y_stride + i % width];
+          expected.push_back(reference<double>({kind}, gate, up));
+          naive.push_back(to_float(from_float<T>(reference<float>({kind}, gate, up))));
+        }
+        CHECK(test::relative_error(out.download_floats(), expected) <=
+              2 * test::relative_error(naive, expected) + 2.4e-7);
+      }
+}
+
 TEST_CASE("far inputs: the identity or nothing, and NaN only from NaN") {
   const std::vector<float> values = {100, -100, 1e30f, -1e30f, 0, NAN};
   for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {

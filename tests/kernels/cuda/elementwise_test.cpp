@@ -62,6 +62,19 @@ TEST_CASE("scale is one product; softcap is close to fp64 and has the right limi
   }
 }
 
+TEST_CASE_TEMPLATE("add_scaled multiplies the sum by a number on the device", T, float, __nv_bfloat16, __half) {
+  for (const int64_t size : kSizes) {
+    const std::vector<float> before = random_normal(size, 1), factor = {0.37f};
+    const std::vector<T> delta = converted<T>(random_normal(size, 2));
+    DeviceArray<float> residual(before), f(factor);
+    DeviceArray<T> d(delta);
+    add_scaled(residual.data(), d.data(), f.data(), size, nullptr);
+    CHECK((residual.check_guards() && d.holds(delta) && f.holds(factor)));
+    const std::vector<float> after = residual.download();
+    for (int64_t i = 0; i < size; ++i) CHECK(after[i] == (before[i] + to_float(delta[i])) * 0.37f);
+  }
+}
+
 TEST_CASE_TEMPLATE("clamp brings into the range what is outside, and nothing else; NaN stays NaN", T, float,
                    __nv_bfloat16, __half) {
   for (const int64_t size : kSizes) {

@@ -24,6 +24,7 @@ struct Shape {
   int32_t num_experts, top_k, hidden, intermediate;
   bool norm_topk_prob = true, bias = false;
   ExpertsConfig routing = {};  // how experts are chosen and weighed
+  bool has_scales = false;     // of their weights
 };
 
 // Matrices of one kind of all experts: as plain numbers, and on the device.
@@ -58,14 +59,15 @@ struct Experts {
   Shape s;
   Matrices<T> gate_up, down;
   ExpertsConfig config;
-  std::vector<float> choice_bias;
+  std::vector<float> choice_bias, weight_scales;
 
   explicit Experts(const Shape& shape)
       : s(shape),
         gate_up(s.num_experts, int64_t{2} * s.intermediate, s.hidden, s.bias, 10),
         down(s.num_experts, s.hidden, s.intermediate, s.bias, 500),
         config(s.routing),
-        choice_bias(random_normal(s.num_experts, 5, 0.3f)) {
+        choice_bias(random_normal(s.num_experts, 5, 0.3f)),
+        weight_scales(random_normal(s.num_experts, 6)) {
     config.num_experts = s.num_experts, config.top_k = s.top_k, config.intermediate_size = s.intermediate;
     config.norm_topk_prob = s.norm_topk_prob, config.bias = s.bias;
   }
@@ -75,10 +77,10 @@ struct Experts {
     const DType dtype = std::is_same_v<T, float> ? DType::kF32 : DType::kBF16;
     const ExpertsShape shape{std::max<int64_t>(rows, 1), s.hidden, int64_t{2} * s.intermediate, s.intermediate, config};
     DeviceArray<uint8_t> workspace(static_cast<size_t>(experts_workspace_bytes(shape, dtype)));
-    DeviceArray<float> l(logits), b(choice_bias);
+    DeviceArray<float> l(logits), b(choice_bias), scales(weight_scales);
     DeviceArray<T> in(x), out(x.size());
     mix_experts(gate_up.grouped, down.grouped, config, {}, l.data(), config.choice_bias ? b.data() : nullptr,
-                in.data(), rows, out.data(), workspace.data(), nullptr);
+                s.has_scales ? scales.data() : nullptr, in.data(), rows, out.data(), workspace.data(), nullptr);
     CHECK(out.check_guards());
     CHECK(workspace.check_guards());
     CHECK(in.holds(x));
@@ -116,7 +118,8 @@ struct Experts {
     for (size_t row = 0; row < x.size() / s.hidden; ++row) {
       const float* const bias = config.choice_bias ? choice_bias.data() : nullptr;
       std::vector<F> sum(s.hidden);
-      for (const auto& [e, weight] : test::naive_route<F>(&logits[row * s.num_experts], bias, config)) {
+      for (const auto& [e, chosen_weight] : test::naive_route<F>(&logits[row * s.num_experts], bias, config)) {
+        const F weight = s.has_scales ? chosen_weight * weight_scales[e] : chosen_weight;
         const bool weighs_input = config.weighs_input;
         const std::vector<F> y = one_expert<F>(e, &x[row * s.hidden], weighs_input ? weight : F(1));
         for (int32_t c = 0; c < s.hidden; ++c) sum[c] += weighs_input ? y[c] : weight * y[c];
@@ -138,6 +141,8 @@ const Shape kShapes[] = {{1, 1, 16, 8},
                          {6, 2, 16, 8, true, false, {.choice_bias = true}},
                          {5, 2, 16, 8, false, false, {.scores = ExpertScores::kLogistic, .weighs_input = true}},
                          {6, 3, 16, 8, true, false, {.num_groups = 6, .top_groups = 4}},
+                         {12, 4, 16, 8, false, false, {.num_groups = 4, .top_groups = 2, .scores_of_group = 1}},
+                         {6, 2, 16, 8, true, false, {}, true},
                          {40,
                           4,
                           16,
@@ -212,7 +217,7 @@ TEST_CASE(
   ExpertsConfig config = experts.config;
   config.num_experts = config.top_k = kMaxExpertsPerToken + 1;
   CHECK_THROWS_AS(mix_experts<float>(experts.gate_up.grouped, experts.down.grouped, config, {}, nullptr, nullptr,
-                                     nullptr, 1, nullptr, nullptr, nullptr),
+                                     nullptr, nullptr, 1, nullptr, nullptr, nullptr),
                   CheckFailure);
 }
 

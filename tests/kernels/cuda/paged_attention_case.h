@@ -38,8 +38,7 @@ inline void clip_items(const AttentionCase& c, std::span<const Query> queries, c
   step.num_layer_groups = 0;
   step.rows = device_rows.data(), step.entries = device_entries.data(), step.tokens = tokens.data();
   step.positions = places.data(), step.slots = places.data() + rows.size();
-  step.items = items, step.num_items = num_items;
-  step.attention_group = c.shape.group();
+  step.lists[1] = {items, num_items, c.shape.group()};
   resolve_step(step, {counts.data(), nullptr}, nullptr);
   CHECK(places.check_guards());
 }
@@ -97,7 +96,7 @@ SharedRun make_shared_run(const AttentionCase& c, const AttentionBatch& batch, c
 }
 
 struct AttentionRun {
-  std::vector<float> out;        // [num_tokens, q_size]
+  std::vector<float> out;        // [num_tokens, out_size]
   int32_t num_shared_items = 0;
   int32_t num_shared_positions = 0;  // most of a sequence
   bool shares_by_wgmma = false;
@@ -127,12 +126,12 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
   for (int32_t h = 0; h < c.shape.num_heads; ++h) slopes.push_back(c.slope(h)), sinks.push_back(c.sink(h));
 
   KvOnDevice<T> kv(c, in);
-  test::DeviceArray<T> qkv(in.qkv), out(static_cast<size_t>(in.query_start.back() * c.q_size()));
+  test::DeviceArray<T> qkv(in.qkv), out(static_cast<size_t>(in.query_start.back() * c.out_size()));
   test::DeviceArray<BlockId> ids(in.ids);
   test::DeviceArray<AttentionItem> items(schedule.items);
   test::DeviceArray<int32_t> cta_start(schedule.cta_start);
   test::DeviceArray<float> device_slopes(slopes), device_sinks(sinks);
-  test::DeviceArray<float> partials(static_cast<size_t>(limits.max_partial_rows * c.shape.head_dim));
+  test::DeviceArray<float> partials(static_cast<size_t>(limits.max_partial_rows * c.shape.value_dim()));
   test::DeviceArray<float> stats(static_cast<size_t>(limits.max_partial_rows * 2));
   const std::vector<int32_t> zeros(static_cast<size_t>(limits.max_splits), 0);
   test::DeviceArray<int32_t> counters(zeros);
@@ -192,9 +191,11 @@ void reference_row(const AttentionCase& c, const SequenceData& data, int32_t pos
   }
   for (F& x : p) sum += x = std::exp(x - max);
   if (c.has_sinks) sum += std::exp(c.sink(head) - max);
-  for (int32_t d = 0; d < dim; ++d) {
+  const std::vector<float>& values = c.shape.latent_dim > 0 ? data.k : data.v;
+  const int64_t value_at = kv_at + dim - c.shape.value_dim();
+  for (int32_t d = 0; d < c.shape.value_dim(); ++d) {
     F acc = 0;
-    for (int32_t i = first; i <= position; ++i) acc += rounded(p[i - first]) * data.v[i * c.kv_size() + kv_at + d];
+    for (int32_t i = first; i <= position; ++i) acc += rounded(p[i - first]) * values[i * c.kv_size() + value_at + d];
     out[d] = rounded(acc / sum);
   }
 }
@@ -205,8 +206,8 @@ std::vector<F> reference(const AttentionCase& c, std::span<const Query> queries)
   for (const Query& q : queries) {
     for (int32_t position = q.context_len - q.query_len; position < q.context_len; ++position) {
       for (int32_t head = 0; head < c.shape.num_heads; ++head) {
-        out.resize(out.size() + static_cast<size_t>(c.shape.head_dim));
-        reference_row<T>(c, *q.data, position, head, &out[out.size() - static_cast<size_t>(c.shape.head_dim)]);
+        out.resize(out.size() + static_cast<size_t>(c.shape.value_dim()));
+        reference_row<T>(c, *q.data, position, head, &out[out.size() - static_cast<size_t>(c.shape.value_dim())]);
       }
     }
   }

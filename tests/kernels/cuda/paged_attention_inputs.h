@@ -39,6 +39,8 @@ struct AttentionCase {
   int64_t q_size() const { return int64_t{shape.num_heads} * shape.head_dim; }
   int64_t kv_size() const { return int64_t{shape.num_kv_heads} * shape.head_dim; }
   int64_t stride() const { return q_size() + 2 * kv_size(); }
+  int64_t out_size() const { return int64_t{shape.num_heads} * shape.value_dim(); }
+  int64_t block_stride() const { return shape.block_stride > 0 ? shape.block_stride : shape.dense_stride(); }
 };
 
 inline AttentionCase make_case(int32_t num_heads, int32_t num_kv_heads, int32_t head_dim, int32_t block_size = 16) {
@@ -112,7 +114,7 @@ struct AttentionInputs {
         ids[block_start[i] + block] = ids[block_start[queries[i].shares_with] + block];
     const T nan = from_float<T>(std::nanf(""));
     qkv.assign(static_cast<size_t>(query_start.back() * c.stride()), nan);
-    k.assign(static_cast<size_t>(num_blocks * c.kv_size() * block_size), nan);
+    k.assign(static_cast<size_t>(num_blocks * c.block_stride()), nan);
     v = k;
     for (size_t i = 0; i < queries.size(); ++i) write(c, queries[i], i);
   }
@@ -127,7 +129,7 @@ struct AttentionInputs {
     for (int32_t p = first; p < context; ++p) {
       const int64_t block = ids[block_start[seq] + p / block_size];
       for (int32_t h = 0; h < c.shape.num_kv_heads; ++h) {
-        const int64_t to = ((block * c.shape.num_kv_heads + h) * block_size + p % block_size) * dim;
+        const int64_t to = block * c.block_stride() + (int64_t{h} * block_size + p % block_size) * dim;
         for (int32_t i = 0; i < dim; ++i) {
           k[to + i] = from_float<T>(data->k[p * c.kv_size() + h * dim + i]);
           v[to + i] = from_float<T>(data->v[p * c.kv_size() + h * dim + i]);
@@ -174,7 +176,8 @@ struct KvOnDevice {
         v_scales(v_int8.scales) {}
   void attend(const T* qkv, int64_t stride, T* out, const BlockId* ids, const AttentionWork& work,
               const AttentionParams& params) {
-    if (!is_int8) return paged_attention<T>(qkv, stride, out, k.data(), v.data(), ids, work, params, nullptr);
+    const T* const values = params.shape.latent_dim > 0 ? k.data() : v.data();
+    if (!is_int8) return paged_attention<T>(qkv, stride, out, k.data(), values, ids, work, params, nullptr);
     const Int8Kv kv{k_bytes.data(), v_bytes.data(), k_scales.data(), v_scales.data()};
     paged_attention<T>(qkv, stride, out, kv, ids, work, params, nullptr);
   }

@@ -252,9 +252,20 @@ TEST_CASE("tilings: which sizes have tensor-core kernels; limits hold for the la
   CHECK_FALSE(attention_tiling(shape).scalar);
   shape.head_dim = 256;
   CHECK_FALSE(attention_tiling(shape).scalar);
-  for (const int32_t head_dim : {257, 264, 60, 1}) {
+  for (const int32_t head_dim : {257, 520, 60, 1}) {
     shape.head_dim = head_dim;
     CHECK(attention_tiling(shape).scalar);
+  }
+  for (const int32_t head_dim : {264, 512}) {
+    shape.head_dim = head_dim;
+    CHECK((attention_tiling(shape).wide && !attention_tiling(shape).scalar));
+  }
+  // 64 rotated channels in front of up to 512 latent ones.
+  for (const auto& [rope_dim, latent_dim] : {std::pair{64, 512}, {64, 520}, {32, 512}}) {
+    AttentionShape latents = make_shape(8, 1, rope_dim + latent_dim);
+    latents.latent_dim = latent_dim;
+    CHECK(attention_tiling(latents).wide == (rope_dim == 64 && latent_dim <= 512));
+    CHECK(attention_tiling(latents).scalar == !attention_tiling(latents).wide);
   }
   shape.head_dim = 64;
   shape.block_size = 20;

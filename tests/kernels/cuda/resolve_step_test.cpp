@@ -126,8 +126,7 @@ void check_resolve(const StepPlan& plan, const GivenTokens& before) {
   step.block_start = block_start.data(), step.block_ids = block_ids.data();
   step.tokens = tokens.data(), step.positions = positions.data(), step.slots = slots.data();
   step.samples = samples.data();
-  step.items = items.data(), step.num_items = cta_start.data() + kNumCtas;
-  step.attention_group = attention_shape(plan).group();
+  step.lists[0] = {items.data(), cta_start.data() + kNumCtas, attention_shape(plan).group()};
   resolve_step(step, {counts.data(), last.data()}, nullptr);
 
   check_same("tokens", tokens.download(), padded(expected.tokens, 0));

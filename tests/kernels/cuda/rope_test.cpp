@@ -20,8 +20,11 @@ using test::random_normal;
 constexpr int32_t kMaxPosition = 300;
 constexpr int32_t kNumBlocks = 5;
 
-int64_t row_size(const RopeShape& s) { return int64_t{s.num_heads + 2 * s.num_kv_heads} * s.head_dim; }
-int64_t pool_size(const RopeShape& s) { return int64_t{kNumBlocks} * s.num_kv_heads * s.block_size * s.head_dim; }
+int64_t row_size(const RopeShape& s) { return s.row_width(); }
+int64_t block_stride(const RopeShape& s) {
+  return s.block_stride > 0 ? s.block_stride : int64_t{s.num_kv_heads} * s.block_size * s.head_dim;
+}
+int64_t pool_size(const RopeShape& s) { return kNumBlocks * block_stride(s); }
 
 template <class T>
 struct Output {
@@ -93,12 +96,12 @@ void check_shape(const RopeShape& s) {
   for (int32_t t = 0; t < tokens; ++t) {
     if (slots[t] < 0) continue;
     const T* row = qkv.data() + t * row_size(s);
-    for (int32_t h = 0; h < s.num_heads + 2 * s.num_kv_heads; ++h) {
+    for (int32_t h = 0; h < row_size(s) / s.head_dim; ++h) {
       const T* head = row + h * s.head_dim;
       const int32_t kv_head = (h - s.num_heads) % std::max(s.num_kv_heads, 1);
       const int64_t slot_at =
-          ((int64_t{slots[t] / s.block_size} * s.num_kv_heads + kv_head) * s.block_size + slots[t] % s.block_size) *
-          s.head_dim;
+          slots[t] / s.block_size * block_stride(s) +
+          (int64_t{kv_head} * s.block_size + slots[t] % s.block_size) * s.head_dim;
       for (int32_t i = 0; i < s.head_dim; ++i) {
         if (h >= s.num_heads + s.num_kv_heads) {
           v_expected[slot_at + i] = head[i];
@@ -141,6 +144,15 @@ TEST_CASE_TEMPLATE("only the first rotary_dim channels are rotated", T, float, _
   check_shape<T>({2, 2, 12, 6, 8});
   CHECK_THROWS_AS(check_shape<T>({2, 2, 64, 66, 8}), CheckFailure);
   CHECK_THROWS_AS(check_shape<T>({2, 2, 64, 3, 8}), CheckFailure);
+}
+
+TEST_CASE_TEMPLATE("blocks apart, keys without values, and queries alone", T, float, __nv_bfloat16) {
+  check_shape<T>({4, 2, 64, 64, 16, 4096});
+  check_shape<T>({3, 1, 10, 10, 8, 83});
+  check_shape<T>({4, 1, 96, 64, 16, 0, false});
+  check_shape<T>({4, 1, 22, 6, 8, 200, false});
+  check_shape<T>({4, 0, 64, 32, 16});
+  check_shape<T>({4, 0, 64, 32, 16, 4096});
 }
 
 TEST_CASE(
