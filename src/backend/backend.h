@@ -75,7 +75,7 @@ struct BackendInfo {
   std::string device;                // for people: "cpu (avx512, 2 threads)"
   KvLayout kv;                       // num_blocks is the pool that the scheduler may hand out
   int64_t weight_bytes = 0;          // resident
-  int32_t max_plans_in_flight = 1;   // 1 or 2
+  int32_t max_plans_in_flight = 1;   // 1, 2, or as many as a pipeline has stages (core/plans_in_flight.h)
   int32_t max_drafts_per_group = 0;  // that one group verifies; 0: none
   bool verifies_trees = false;       // else drafts are chains
   bool copies_blocks = false;

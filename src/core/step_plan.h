@@ -61,7 +61,8 @@
 
 namespace llmb {
 
-// Plans that a backend holds at most: a plan can only follow the one right before it.
+// Plans that a backend holds at most where one may follow another: only the one right before it. Of plans that do not it
+// may hold more (core/plans_in_flight.h).
 inline constexpr int32_t kMaxPlansInFlight = 2;
 inline constexpr int32_t kNoGroup = -1;
 
