@@ -46,6 +46,7 @@ struct LoadOptions {
   std::shared_ptr<AdapterLibrary> adapters;  // that plans name by their ids; null: none
   int64_t adapter_bytes = int64_t{1} << 30;  // that adapters may take, beside one (AdapterPool)
   std::string heads_dir;                // of heads that draft behind the last layer (model/medusa_heads.h); "": none
+  std::string eagle_dir;                // of a layer that drafts behind the last one (model/eagle_layer.h); "": none
   bool groups_layers = false;           // by their windows (core/layer_groups.h); else all share block tables
   int32_t num_threads = 0;              // of the host; 0: all usable cores
   std::optional<DType> dtype;           // of activations; none: what the backend thinks best

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "base/whole_file.h"
 
@@ -149,13 +150,15 @@ Status parse_speculative(const std::string& text, SpeculationOptions* speculatio
       speculation->draft_model = part.substr(6);
     } else if (part.starts_with("medusa:") && part.size() > 7) {
       speculation->medusa = part.substr(7);
+    } else if (part.starts_with("eagle:") && part.size() > 6) {
+      speculation->eagle = part.substr(6);
     } else {
       const char* const end = part.data() + part.size();
       const bool is_layers = part.starts_with("layers:");
       const auto [rest, error] = std::from_chars(part.data() + (is_layers ? 7 : 0), end, speculation->num_layers);
       if (!is_layers || error != std::errc() || rest != end || speculation->num_layers < 1)
         return invalid_argument("--speculative: '" + part +
-                                "': expected none, auto, lookup, draft:MODEL, mtp, medusa:DIR, layers:N, lookahead or tree");
+                                "': expected none, auto, lookup, draft:MODEL, mtp, eagle:DIR, medusa:DIR, layers:N, lookahead or tree");
     }
   }
   if (!speculation->any()) speculation->lookup = true;  // a tree of something
@@ -185,11 +188,12 @@ Status parse_speculative_config(const std::string& text, SpeculationOptions* spe
   // Servers name it for the model, too: deepseek_mtp, qwen3_next_mtp.
   speculation->mtp = method == "mtp" || method.ends_with("_mtp");
   if (speculation->mtp) return {};
-  const bool is_draft = method == "draft_model" || method.empty();
-  if (is_draft && speculation->draft_model.empty()) return invalid_argument(flag + "a \"model\" is missing");
-  if (is_draft) return {};
+  const bool is_draft = method == "draft_model" || method.empty(), is_eagle = method == "eagle";
+  if ((is_draft || is_eagle) && speculation->draft_model.empty()) return invalid_argument(flag + "a \"model\" is missing");
+  if (is_eagle) speculation->eagle = std::exchange(speculation->draft_model, "");
+  if (is_draft || is_eagle) return {};
   if (method != "ngram" && method != "suffix")
-    return invalid_argument(flag + "the method is '" + method + "'; expected ngram, suffix, mtp or draft_model");
+    return invalid_argument(flag + "the method is '" + method + "'; expected ngram, suffix, mtp, eagle or draft_model");
   speculation->lookup = true;
   return {};
 }

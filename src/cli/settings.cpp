@@ -74,6 +74,7 @@ std::string describe_drafters(const SpeculationOptions& speculation) {
   if (!speculation.medusa.empty()) add("the heads " + speculation.medusa);
   if (speculation.num_layers > 0) add("the first " + std::to_string(speculation.num_layers) + " layers");
   if (speculation.mtp) add("the layer behind the last one");
+  if (!speculation.eagle.empty()) add("the layer " + speculation.eagle);
   if (speculation.lookahead) add("lookahead");
   if (speculation.trees) kinds += " (trees)";
   return kinds.empty() ? "none" : kinds;

@@ -133,6 +133,7 @@ struct LatentConfig {
 struct MtpConfig {
   bool is_known = false;  // checkpoints of the architecture may have such a layer
   bool is_used = false;   // it is loaded, and has keys and values as layer num_hidden_layers
+  bool is_apart = false;  // its weights are in a folder of their own (model/eagle_layer.h), not among the model's
   // Its row of a token is made of the token and of the hidden state before, so that of the first token is none.
   LayerConfig layer = {.first_position = 1};
 };

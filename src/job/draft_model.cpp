@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "model/config_loader.h"
+#include "model/eagle_layer.h"
 #include "model/medusa_heads.h"
 #include "model/model_location.h"
 #include "model/model_weights.h"
@@ -93,6 +94,18 @@ Result<std::string> find_medusa_heads(const std::string& name, const JobModel& t
   if (!found.ok()) return found.status();
   const auto files = MedusaFiles::open(found->path, target.files.config);
   if (!files.ok()) return files.status();
+  return found->path;
+}
+
+Result<std::string> find_eagle_layer(const std::string& name, const JobModel& target, ModelConfig* model) {
+  if (target.device.kind != DeviceKind::kCpu)
+    return unsupported("eagle: its layer drafts on the CPU; elsewhere use lookup");
+  if (target.files.pooling) return unsupported("eagle: vectors and scores of texts need no drafts");
+  const auto found = locate_model(name, "", {.tokenizer = false}, hub_cache_dir());
+  if (!found.ok()) return found.status();
+  const auto files = EagleFiles::open(found->path, *model);
+  if (!files.ok()) return files.status();
+  files->describe(model);
   return found->path;
 }
 

@@ -1,4 +1,4 @@
-// Who guesses tokens for the job's model: a smaller one, heads, or its own first layers.
+// Who guesses tokens for the job's model: a smaller one, heads, a layer behind it, or its own first layers.
 #pragma once
 
 #include <string>
@@ -26,6 +26,10 @@ Result<DraftModel> find_draft_model(const std::string& name, const JobModel& tar
 
 // The directory of heads that fit the job's model. `name` as of a model.
 Result<std::string> find_medusa_heads(const std::string& name, const JobModel& target);
+
+// The directory of a layer of EAGLE's that fits the job's model, which `model` describes, and then says so. `name` as of
+// a model.
+Result<std::string> find_eagle_layer(const std::string& name, const JobModel& target, ModelConfig* model);
 
 // Whether the job's model can draft by its first `num_layers` layers.
 Status check_drafting_layers(int32_t num_layers, const JobModel& target);

@@ -74,11 +74,12 @@ struct SpeculationOptions {
   bool trees = false;       // several continuations at once; else chains
   std::string draft_model;  // a directory or a name, as of the model; "": none
   std::string medusa;       // a directory of heads, or a name; "": none
+  std::string eagle;        // a directory of a layer (model/eagle_layer.h), or a name; "": none
   std::string corpus;       // a file of texts that answers may resemble; "": none
   int32_t max_tokens = 16;  // drafted for a sequence in a step
 
   bool any() const {
-    return lookup || lookahead || num_layers > 0 || mtp || !draft_model.empty() || !medusa.empty();
+    return lookup || lookahead || num_layers > 0 || mtp || !draft_model.empty() || !medusa.empty() || !eagle.empty();
   }
   // Whether several continuations of a sequence may be verified at once.
   bool has_trees() const { return trees || lookahead || !medusa.empty(); }

@@ -17,9 +17,9 @@ std::string dtype_text(const std::optional<DType>& dtype) { return dtype ? dtype
 RankSettings rank_settings(const std::string& build, const ModelConfig& config, const LoadOptions& load) {
   const auto& [model_dir, load_format, dummy_seed, block_size, kv_cache_bytes, num_blocks, swap_gib, max_seqs,
                max_tokens, max_drafts, max_group_drafts, verifies_trees, max_model_len, pooling, drafting_layers, adapters,
-               adapter_bytes, heads_dir, groups_layers, num_threads, dtype, kv_cache_dtype, cpu, cuda] = load;
+               adapter_bytes, heads_dir, eagle_dir, groups_layers, num_threads, dtype, kv_cache_dtype, cpu, cuda] = load;
   static_cast<void>(num_threads), static_cast<void>(cuda);  // each rank's own
-  static_cast<void>(pooling), static_cast<void>(heads_dir), static_cast<void>(cpu.weight_cache_dir);  // refused
+  static_cast<void>(pooling), static_cast<void>(heads_dir), static_cast<void>(eagle_dir), static_cast<void>(cpu.weight_cache_dir);  // refused
   static_cast<void>(adapter_bytes);
   RankSettings s;
   const auto number = [&](const char* name, auto value) { s.emplace_back(name, std::to_string(value)); };

@@ -152,7 +152,7 @@ std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device
   load.heads_dir = o.speculation.medusa;
   load.drafting_layers = o.speculation.num_layers;
   ModelConfig config = model.config;
-  config.mtp.is_used = o.speculation.mtp;
+  config.mtp.is_used = o.speculation.mtp || !o.speculation.eagle.empty();
   if (const Status status = check_ranked_load(config, load, grid); !status.ok())
     return model_stop(status.with_context(name));
   return {};

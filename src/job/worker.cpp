@@ -49,15 +49,15 @@ std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::u
     drafters.push_back(std::make_unique<MedusaDrafter>(target, medusa, clock));
   }
   // They take turns: drafts in these blocks are of one call.
-  const auto add_layers = [&](int32_t num_layers) {
+  const auto add_layers = [&](int32_t num_layers, const char* name) {
     if (num_scratch == 0) log_warning("the KV cache holds one request only: the model's layers do not draft");
     const LayersDrafterOptions layers = {num_layers, options.load.max_model_len,
                                          target.info().kv.num_blocks - num_scratch, num_scratch,
-                                         options.speculation.trees};
+                                         options.speculation.trees, name};
     drafters.push_back(std::make_unique<LayersDrafter>(target, layers, clock));
   };
-  if (options.speculation.num_layers > 0) add_layers(options.speculation.num_layers);
-  if (target.info().has_mtp) add_layers(0);
+  if (options.speculation.num_layers > 0) add_layers(options.speculation.num_layers, "layers");
+  if (target.info().has_mtp) add_layers(0, options.load.eagle_dir.empty() ? "mtp" : "eagle");
   if (options.speculation.lookahead) drafters.push_back(std::make_unique<LookaheadDrafter>());
   if (drafters.empty()) return nullptr;
   SpeculatorOptions speculator;

@@ -84,6 +84,12 @@ std::optional<JobStop> set_up_worker(const JobOptions& o, const JobModel& model,
     if (!heads.ok()) return JobStop{JobEnd::kOptionRefused, "`speculative`: " + heads.status().message()};
     worker->load.heads_dir = std::move(*heads);
   }
+  if (!o.speculation.eagle.empty()) {
+    auto dir = o.speculation.mtp ? invalid_argument("mtp and eagle: both are a layer behind the last one; leave out one")
+                                 : find_eagle_layer(o.speculation.eagle, model, &worker->model);
+    if (!dir.ok()) return JobStop{JobEnd::kOptionRefused, "`speculative`: " + dir.status().message()};
+    worker->load.eagle_dir = std::move(*dir);
+  }
   if (o.speculation.mtp)
     if (const Status able = check_mtp(worker->model, worker->load, model); !able.ok())
       return JobStop{JobEnd::kOptionRefused, "`speculative`: " + able.message()};

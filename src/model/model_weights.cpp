@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "model/no_weights.h"
 #include "model/weight_loader.h"
 
 namespace llmb {
@@ -270,7 +271,7 @@ Result<ModelWeights> Loader::load() {
   for (auto i = static_cast<int32_t>(share_.layers.begin); i < share_.layers.end && reader_.status().ok(); ++i)
     load_layer(i, prefix + names_.layers + "." + std::to_string(i) + ".", &weights.layers.emplace_back());
   if (c_.final_norm && share_.draws) norm(prefix, names_.norm, &weights.norm);
-  if (c_.mtp.is_used) load_mtp(prefix, has_head ? head : prefix + names_.embed_tokens, &weights);
+  if (c_.mtp.is_used && !c_.mtp.is_apart) load_mtp(prefix, has_head ? head : prefix + names_.embed_tokens, &weights);
   LLMB_RETURN_IF_ERROR(reader_.status());
   return weights;
 }
@@ -310,24 +311,6 @@ int64_t ModelWeights::resident_bytes() const {
              bytes_of(l.dense_post_norm) + bytes_of(l.experts_post_norm);
   return bytes;
 }
-
-namespace {
-
-// Makes nothing of anything.
-class NoWeights final : public WeightMaker {
- public:
-  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView>, std::span<const TensorView>,
-                                            WeightRole) override {
-    return {};
-  }
-  std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>>,
-                                              std::vector<std::unique_ptr<LinearWeight>>) override {
-    return {};
-  }
-  std::unique_ptr<DeviceBuffer> make_vector(const TensorView&) override { return {}; }
-};
-
-}  // namespace
 
 Status check_model_weights(const ModelConfig& config, WeightSource& shapes) {
   NoWeights maker;

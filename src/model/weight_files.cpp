@@ -58,6 +58,10 @@ Result<WeightFiles> WeightFiles::open(const std::string& model_path, const Model
   return files;
 }
 
+Result<WeightFiles> WeightFiles::open_part(const std::string& path, const ModelConfig& config) {
+  return open_files(path, config);
+}
+
 Result<WeightFiles> WeightFiles::open_files(const std::string& model_path, const ModelConfig& config) {
   if (is_gguf_path(model_path)) {
     LLMB_ASSIGN_OR_RETURN(GgufFile file, GgufFile::open(model_path));

@@ -18,6 +18,8 @@ class WeightFiles {
   // Only headers are read. Every tensor that the model needs is there, in its shape and in a format that can be read.
   // kNotFound, kUnsupported, kDataLoss.
   static Result<WeightFiles> open(const std::string& model_path, const ModelConfig& config);
+  // The same of a folder that holds a part of a model: nobody has looked which tensors there are.
+  static Result<WeightFiles> open_part(const std::string& path, const ModelConfig& config);
   WeightFiles(WeightFiles&&) noexcept;
   ~WeightFiles();
 

@@ -59,12 +59,15 @@ class Loader {
   }
 
   Result<ModelWeights> load();
+  // weight_loader_mtp.cpp: of EAGLE's checkpoints; `config` is then theirs.
+  Status load_eagle(ModelWeights* weights);
 
  private:
   void load_layer(int32_t index, const std::string& prefix, LayerWeights* layer);
   void load_layer_inputs(const std::string& prefix, ModelWeights* weights);
   // weight_loader_mtp.cpp. head: of the model, also where that is its embedding
   void load_mtp(const std::string& prefix, const std::string& head, ModelWeights* weights);
+  void load_mtp_project(const std::string& prefix, const char* name, MtpWeights* mtp);
   std::unique_ptr<LinearWeight> load_positions(const std::string& prefix);
   void load_qk_norms(int32_t index, const std::string& prefix, LayerWeights* layer);
   TensorView head_vectors(const std::string& name, const char* suffix, int64_t num_heads);

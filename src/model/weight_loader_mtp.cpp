@@ -17,6 +17,26 @@ constexpr MtpNames kDeepSeek = {"eh_proj", "enorm", "hnorm", "shared_head.norm"}
 
 }  // namespace
 
+// [hidden_size, 2 * hidden_size]: the embedding's columns, and behind them the hidden state's.
+void Loader::load_mtp_project(const std::string& prefix, const char* name, MtpWeights* mtp) {
+  const int64_t hidden = c_.hidden_size;
+  const bool has_bias = c_.mtp.is_apart && reader_.has(prefix + name + ".bias");
+  Parts both, from_embedding, from_hidden;
+  add_projection(prefix, name, hidden, 2 * hidden, has_bias, &both);
+  if (!reader_.status().ok()) return;
+  from_embedding.add(reader_.columns(both.weights[0], 0, hidden), {}, false);
+  from_hidden.add(reader_.columns(both.weights[0], hidden, hidden), has_bias ? both.biases[0] : TensorView(), has_bias);
+  mtp->from_embedding = maker_.make_linear(from_embedding.weights, {}, WeightRole::kProjection);
+  mtp->from_hidden = make(from_hidden);
+}
+
+// As published: no norm but the one in front of the MLP.
+Status Loader::load_eagle(ModelWeights* weights) {
+  load_mtp_project("", "fc", &weights->mtp);
+  load_layer(0, "layers.0.", &weights->layers.emplace_back());
+  return reader_.status();
+}
+
 // A further layer comes with copies of embedding and head. A head that is none is kept.
 void Loader::load_mtp(const std::string& prefix, const std::string& head, ModelWeights* weights) {
   const std::string layer = prefix + names_.layers + "." + std::to_string(c_.num_hidden_layers) + ".";
@@ -28,13 +48,8 @@ void Loader::load_mtp(const std::string& prefix, const std::string& head, ModelW
   MtpWeights& mtp = weights->mtp;
   norm(folder, names.embedding_norm, &mtp.embedding_norm);
   norm(folder, names.hidden_norm, &mtp.hidden_norm);
-  Parts both, from_embedding, from_hidden;
-  add_projection(folder, names.project, hidden, 2 * hidden, false, &both);
+  load_mtp_project(folder, names.project, &mtp);
   if (!reader_.status().ok()) return;
-  from_embedding.add(reader_.columns(both.weights[0], 0, hidden), {}, false);
-  from_hidden.add(reader_.columns(both.weights[0], hidden, hidden), {}, false);
-  mtp.from_embedding = maker_.make_linear(from_embedding.weights, {}, WeightRole::kProjection);
-  mtp.from_hidden = make(from_hidden);
   load_layer(c_.num_hidden_layers, is_folder ? folder + "layers.0." : layer, &weights->layers.emplace_back());
   norm(folder, names.norm, &mtp.norm);
   const std::string own_head = layer + "shared_head.head.weight";

@@ -1,7 +1,7 @@
 // Drafts by layers that share the model's KV blocks, so that only drafts are computed twice: its own first layers and its
 // head (self-speculation: Zhang et al. 2024, Elhoushi et al. 2024), for which no weight is loaded; or the layer behind
-// its last one, which was trained for that (multi-token prediction: DeepSeek-AI 2024), and takes for the second token and
-// further ones what it gave itself.
+// its last one, which was trained for that, with the model (multi-token prediction: DeepSeek-AI 2024) or behind it (EAGLE:
+// Li et al. 2024), and takes for the second token and further ones what it gave itself.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,7 @@ struct LayersDrafterOptions {
   BlockId first_scratch = 0;      // blocks of the pool that nobody else has
   int32_t num_scratch = 0;
   bool guesses_trees = false;     // beside each drawn token the next best ones
+  std::string name = "layers";
 };
 
 // Drafts stand in blocks of its own, behind those of the sequence, which are only read; where its last block has room
@@ -41,7 +42,7 @@ class LayersDrafter final : public Drafter {
   // REQUIRES: info().runs_first_layers, or info().has_mtp; one layer group that sees everything
   LayersDrafter(Backend& target, const LayersDrafterOptions& options, const Clock& clock);
 
-  std::string name() const override { return options_.num_layers > 0 ? "layers" : "mtp"; }
+  std::string name() const override { return options_.name; }
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
   double acceptance(const Sequence& sequence) const override;
   double ms_per_token(int32_t num_sequences) const override { return cost_.ms(num_sequences); }

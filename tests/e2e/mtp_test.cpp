@@ -1,4 +1,4 @@
-// Multi-token prediction drafts: the built program gives the same bytes with it and without, whatever the schedule and
+// Multi-token prediction and EAGLE draft: the built program gives the same bytes with it and without, whatever the schedule and
 // however often it is killed; what cannot draft so is refused in one line.
 #include <doctest/doctest.h>
 
@@ -20,6 +20,20 @@ namespace {
 using Json = nlohmann::json;
 
 const std::string kModels = source_dir() + "/data/fixtures/mtp/";
+
+struct DraftingModel {
+  std::string model, drafter;
+};
+const std::vector<DraftingModel>& drafting_models() {
+  const auto with_eagle = [](const std::string& name) {
+    const std::string fixtures = source_dir() + "/data/fixtures/";
+    return DraftingModel{fixtures + "models/" + name, "eagle:" + fixtures + "eagle/" + name};
+  };
+  static const std::vector<DraftingModel> all = {
+      {kModels + "qwen3_5-text", "mtp"}, {kModels + "deepseek_v3", "mtp"}, {kModels + "qwen3_next", "mtp"},
+      {kModels + "glm4_moe", "mtp"},     with_eagle("llama-gqa"),          with_eagle("qwen3")};
+  return all;
+}
 
 // Prompts whose beginnings are shared, up to borders of blocks and beyond: greedy and sampled, some with several answers.
 std::string lines(int num_lines) {
@@ -76,23 +90,22 @@ void copy_with_zeros(const std::string& model, const std::string& tensor, const 
 
 }  // namespace
 
-TEST_CASE("drafts by the layer behind the last one change no byte") {
+TEST_CASE("drafts by a layer behind the last one change no byte") {
   const std::string input = lines(24);
-  const std::vector<std::string> models = {"qwen3_5-text", "deepseek_v3", "qwen3_next", "glm4_moe"};
-  for (size_t m = 0; m < models.size(); ++m) {
-    CAPTURE(models[m]);
-    const ProcessResult plain = run_process(command(kModels + models[m], {"--batching", "none", "--threads", "1",
-                                                                          "--no-enable-prefix-caching", "--speculative",
-                                                                          "none"}),
-                                            input);
+  for (size_t m = 0; m < drafting_models().size(); ++m) {
+    const auto& [model, drafter] = drafting_models()[m];
+    CAPTURE(model);
+    const ProcessResult plain = run_process(
+        command(model, {"--batching", "none", "--threads", "1", "--no-enable-prefix-caching", "--speculative", "none"}),
+        input);
     REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
     int64_t num_drafted = 0, num_accepted = 0, num_cached = 0, num_preemptions = 0;
     for (size_t s = 0; s < schedules().size(); ++s) {
       if (!runs_all_schedules() && (s + m) % 2 == 1) continue;
       std::vector<std::string> flags = schedules()[s];
-      flags.insert(flags.end(), {"--speculative", s == 2 ? "mtp,lookup" : "mtp"});
+      flags.insert(flags.end(), {"--speculative", s == 2 ? drafter + ",lookup" : drafter});
       CAPTURE(s);
-      const ProcessResult result = run_process(command(kModels + models[m], flags), input);
+      const ProcessResult result = run_process(command(model, flags), input);
       REQUIRE_MESSAGE(result.exit_code == 0, result.err);
       CHECK(stable_output(result.out) == stable_output(plain.out));
       num_drafted += sum_of(result.out, "drafted_tokens");
@@ -100,7 +113,7 @@ TEST_CASE("drafts by the layer behind the last one change no byte") {
       num_cached += sum_of(result.out, "cached_tokens");
       num_preemptions += sum_of(result.out, "num_preemptions");
     }
-    MESSAGE(models[m] << ": " << num_accepted << " of " << num_drafted << " drafts accepted, " << num_cached
+    MESSAGE(model << ": " << num_accepted << " of " << num_drafted << " drafts accepted, " << num_cached
                       << " tokens found, " << num_preemptions << " preemptions");
     CHECK(num_drafted > 0);
     CHECK(num_cached > 0);
@@ -110,18 +123,19 @@ TEST_CASE("drafts by the layer behind the last one change no byte") {
 TEST_CASE("a job that is killed again and again, with and without the layer") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), lines(20));
-  for (const std::string model : {"qwen3_5-text", "deepseek_v3"}) {
+  for (const size_t m : {0, 1, 4}) {
+    const auto& [model, drafter] = drafting_models()[m];
     CAPTURE(model);
-    const ProcessResult plain = run_process(command(kModels + model, {dir.file("in.jsonl"), "--speculative", "none"}));
+    const ProcessResult plain = run_process(command(model, {dir.file("in.jsonl"), "--speculative", "none"}));
     REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
-    const std::string out = dir.file(model + ".jsonl");
+    const std::string out = dir.file(std::to_string(m) + ".jsonl");
     StoppedProcess run;
     int num_killed = 0;
     for (int attempt = 1; run.exit_code != 0; ++attempt) {
       const StopPlan plan = stop_of_attempt(attempt);
       std::vector<std::string> more = {dir.file("in.jsonl"), "-o", out, "--max-num-seqs", "3",
-                                       "--speculative", attempt % 3 == 0 ? "none" : "mtp"};
-      run = run_and_stop(command(kModels + model, more), "/dev/null", dir.file("err"), plan);
+                                       "--speculative", attempt % 3 == 0 ? "none" : drafter};
+      run = run_and_stop(command(model, more), "/dev/null", dir.file("err"), plan);
       REQUIRE_MESSAGE((run.exit_code == 0 || run.exit_code == 137), run.err);
       num_killed += run.exit_code == 137;
     }

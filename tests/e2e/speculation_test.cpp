@@ -128,7 +128,8 @@ TEST_CASE("who cannot guess is refused in one line, before anything runs") {
     return result.err;
   };
   CHECK(refusal("layers:4").find("the model has 4 layers") != std::string::npos);
-  const std::string expected = "expected none, auto, lookup, draft:MODEL, mtp, medusa:DIR, layers:N, lookahead or tree";
+  const std::string expected = "expected none, auto, lookup, draft:MODEL, mtp, eagle:DIR, medusa:DIR, layers:N, "
+                               "lookahead or tree";
   for (const char* kind : {"layers:0", "guess"})  // and a line about --help
     CHECK(refusal(kind, 2).find(expected) != std::string::npos);
   CHECK(refusal("draft:" + source_dir() + "/data/fixtures/models/llama-gqa").find("its vocabulary has") !=
@@ -151,6 +152,10 @@ TEST_CASE("who cannot guess is refused in one line, before anything runs") {
   write_file(pickled.file("config.json"), R"({"medusa_num_heads": 3})");
   write_file(pickled.file("medusa_lm_head.pt"), "PK");
   CHECK(refusal("medusa:" + pickled.path()).find("is pickled: convert it there with python3") != std::string::npos);
+  const std::string eagle = "eagle:" + source_dir() + "/data/fixtures/eagle/llama-gqa";
+  CHECK(refusal(eagle).find("its layer has hidden_size 32, the model 192") != std::string::npos);
+  CHECK(refusal(eagle + ",mtp").find("mtp and eagle: both are a layer behind the last one") != std::string::npos);
+  CHECK(refusal("eagle:/nowhere/at/all").find("/nowhere/at/all") != std::string::npos);
   CHECK(refusal("draft:/nowhere/at/all").find("/nowhere/at/all") != std::string::npos);
 }
 

@@ -1,8 +1,6 @@
 // The layer behind the last one on the CPU: its definition's tokens, however prompts are cut and blocks are shared.
 #include <doctest/doctest.h>
 
-#include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,14 +11,13 @@
 #include "base/thread_pool.h"
 #include "model/config_loader.h"
 #include "tests/support/check_ok.h"
+#include "tests/support/draft_layer_trial.h"
 #include "tests/support/golden.h"
 #include "tests/support/plan_builder.h"
 
 namespace llmb::test {
 
 namespace {
-
-constexpr double kTolerance = 2e-4;
 
 std::vector<std::string> mtp_models() {
   std::vector<std::string> dirs;
@@ -38,86 +35,6 @@ ModelConfig config_of(const std::string& dir) {
   return *config;
 }
 
-LoadOptions options(const std::string& dir, int32_t block_size) {
-  LoadOptions o;
-  o.model_dir = dir;
-  o.block_size = block_size;
-  o.num_blocks_override = 64;
-  o.max_num_seqs = 4;
-  o.max_num_batched_tokens = 64;
-  o.max_model_len = 64;
-  o.num_threads = 2;
-  o.dtype = o.kv_cache_dtype = DType::kF32;
-  return o;
-}
-
-StepOutput run(Backend& backend, const StepPlan& plan) {
-  StepOutput output;
-  check_ok(validate_step_plan(plan, backend.info().kv.num_blocks));
-  check_ok(backend.submit(plan));
-  check_ok(backend.wait(&output));
-  return output;
-}
-
-// A golden line's prompt in chunks, its first blocks from another run of it where so many are given.
-class Trial {
- public:
-  Trial(Backend& backend, const nlohmann::json& line, int32_t chunk)
-      : backend_(backend), line_(line), chunk_(chunk), block_size_(backend.info().kv.block_size) {
-    tokens_ = line["prompt_token_ids"].get<std::vector<TokenId>>();
-    for (BlockId block = 0; block * block_size_ < 64; ++block) blocks_.push_back(block);
-  }
-
-  void read_prompt(int32_t first = 0) {
-    const auto length = static_cast<int32_t>(tokens_.size());
-    for (int32_t at = first; at < length; at += chunk_) {
-      const int32_t count = std::min(chunk_, length - at);
-      PlanBuilder builder(block_size_);
-      const bool is_last = at + count == length;
-      builder.add(tokens_, at, count, blocks_, is_last ? std::optional(SampleRow()) : std::nullopt);
-      if (backend_.info().num_state_slots > 0) builder.with_state(0);
-      const StepOutput output = run(backend_, builder.plan());
-      if (is_last) REQUIRE(output.tokens.at(0) == line_["token"].get<TokenId>());
-    }
-    tokens_.push_back(line_["token"].get<TokenId>());
-  }
-
-  // With drafts in blocks of their own, behind those that hold the prompt.
-  void check_guesses(bool copies_blocks) {
-    std::vector<BlockCopy> copies;
-    const auto base = static_cast<int32_t>(tokens_.size()) - 1;
-    if (copies_blocks)
-      for (size_t b = static_cast<size_t>(base / block_size_); b < blocks_.size(); ++b) {
-        if (base % block_size_ != 0 && static_cast<int32_t>(b) == base / block_size_)
-          copies.push_back({0, blocks_[b], 32 + blocks_[b]});
-        blocks_[b] += 32;
-      }
-    for (const nlohmann::json& top : line_["top"]) {
-      PlanBuilder builder(block_size_);
-      builder.add(tokens_, static_cast<int32_t>(tokens_.size()) - 1, 1, blocks_, SampleRow{.num_logprobs = 4});
-      StepPlan plan = builder.plan();
-      plan.is_mtp = true;
-      plan.groups[0].mode = SampleMode::kBest;
-      plan.block_copies = std::exchange(copies, {});
-      const StepOutput output = run(backend_, plan);
-      REQUIRE(output.tokens.size() == 4);
-      for (size_t rank = 0; rank < 4; ++rank) {
-        CHECK(output.tokens[rank] == top[rank][0].get<TokenId>());
-        const double error = std::abs(output.logprobs[rank] - top[rank][1].get<double>());
-        CHECK(error <= kTolerance);
-      }
-      tokens_.push_back(top[0][0].get<TokenId>());
-    }
-  }
-
- private:
-  Backend& backend_;
-  const nlohmann::json& line_;
-  const int32_t chunk_, block_size_;
-  std::vector<TokenId> tokens_;
-  std::vector<BlockId> blocks_;
-};
-
 }  // namespace
 
 TEST_CASE("the layer behind the last one gives its definition's best tokens, one behind the other") {
@@ -127,14 +44,14 @@ TEST_CASE("the layer behind the last one gives its definition's best tokens, one
     const auto lines = read_json_lines(dir + "/golden.jsonl");
     REQUIRE(lines.size() > 5);
     for (const int32_t block_size : {4, 16}) {
-      const auto backend = loaded(make_cpu_backend(), config, options(dir, block_size));
+      const auto backend = loaded(make_cpu_backend(), config, draft_layer_options(dir, block_size));
       CHECK(backend->info().has_mtp);
       for (const int32_t chunk : {64, 5, 1})
         for (const nlohmann::json& line : lines) {
           CAPTURE(block_size);
           CAPTURE(chunk);
           CAPTURE(line["prompt_token_ids"].size());
-          Trial trial(*backend, line, chunk);
+          DraftLayerTrial trial(*backend, line, chunk);
           trial.read_prompt();
           trial.check_guesses(chunk == 5);
         }
@@ -144,13 +61,13 @@ TEST_CASE("the layer behind the last one gives its definition's best tokens, one
 
 TEST_CASE("blocks that another sequence filled hold what the layer needs, also a part of one") {
   const std::string dir = source_dir() + "/data/fixtures/mtp/glm4_moe";
-  const auto backend = loaded(make_cpu_backend(), config_of(dir), options(dir, 4));
+  const auto backend = loaded(make_cpu_backend(), config_of(dir), draft_layer_options(dir, 4));
   for (const nlohmann::json& line : read_json_lines(dir + "/golden.jsonl")) {
     const auto length = static_cast<int32_t>(line["prompt_token_ids"].size());
     for (const int32_t first : {1, 3, 4, 7, 8, length - 1}) {
       if (first < 1 || first >= length) continue;
-      Trial(*backend, line, 64).read_prompt();
-      Trial second(*backend, line, 64);
+      DraftLayerTrial(*backend, line, 64).read_prompt();
+      DraftLayerTrial second(*backend, line, 64);
       second.read_prompt(first);
       second.check_guesses(false);
     }
@@ -160,9 +77,9 @@ TEST_CASE("blocks that another sequence filled hold what the layer needs, also a
 TEST_CASE("nothing is loaded, kept or run of a layer behind the last one unless it is used") {
   const std::string dir = source_dir() + "/data/fixtures/mtp/glm4_moe";
   ModelConfig config = config_of(dir);
-  const auto with = loaded(make_cpu_backend(), config, options(dir, 4));
+  const auto with = loaded(make_cpu_backend(), config, draft_layer_options(dir, 4));
   config.mtp.is_used = false;
-  const auto without = loaded(make_cpu_backend(), config, options(dir, 4));
+  const auto without = loaded(make_cpu_backend(), config, draft_layer_options(dir, 4));
   CHECK(!without->info().has_mtp);
   CHECK(without->info().weight_bytes < with->info().weight_bytes);
   CHECK(without->info().kv.num_layers == config.num_hidden_layers);

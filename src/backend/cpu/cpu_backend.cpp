@@ -247,6 +247,7 @@ class CpuBackend final : public Backend {
     }();
     if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
+    LLMB_RETURN_IF_ERROR(add_eagle_layer(options_, config_, *pool_, *ops_, &*weights));
     info_.weight_bytes = 0;
     for (const int64_t bytes : of_ranks(weights->resident_bytes())) info_.weight_bytes += bytes;
     // As many rows on all ranks, whose parts of the vocabulary differ.

@@ -1,0 +1,101 @@
+// A layer of EAGLE's on the CPU: its definition's tokens behind golden models, and which folders are refused.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "model/config_loader.h"
+#include "model/eagle_layer.h"
+#include "tests/support/draft_layer_trial.h"
+#include "tests/support/golden.h"
+#include "tests/support/process.h"
+
+namespace llmb::test {
+
+namespace {
+
+const std::string kFixtures = source_dir() + "/data/fixtures/";
+
+std::string layer_of(const std::string& model) { return kFixtures + "eagle/" + model; }
+
+ModelConfig config_of(const std::string& model) {
+  Result<ModelConfig> config = load_model_config(kFixtures + "models/" + model);
+  REQUIRE(config.ok());
+  return *config;
+}
+
+// What opening a copy of Llama's layer says, with fields of its config changed.
+std::string refusal(const nlohmann::json::object_t& fields, const std::string& model = "llama-gqa") {
+  const TemporaryDirectory dir;
+  nlohmann::json config = nlohmann::json::parse(read_file(layer_of("llama-gqa") + "/config.json"));
+  config.update(nlohmann::json(fields));
+  write_file(dir.file("config.json"), config.dump());
+  std::filesystem::copy(layer_of("llama-gqa") + "/model.safetensors", dir.file("model.safetensors"));
+  const auto files = EagleFiles::open(dir.path(), config_of(model));
+  return files.ok() ? "" : files.status().message();
+}
+
+}  // namespace
+
+TEST_CASE("a layer of EAGLE's gives its definition's best tokens, one behind the other") {
+  for (const char* const model : {"llama-gqa", "qwen3", "qwen3_moe"}) {
+    CAPTURE(model);
+    ModelConfig config = config_of(model);
+    const auto files = EagleFiles::open(layer_of(model), config);
+    REQUIRE_MESSAGE(files.ok(), files.status().message());
+    files->describe(&config);
+    const auto lines = read_json_lines(layer_of(model) + "/golden.jsonl");
+    REQUIRE(lines.size() > 5);
+    for (const int32_t block_size : {4, 16}) {
+      LoadOptions options = draft_layer_options(kFixtures + "models/" + model, block_size);
+      options.eagle_dir = layer_of(model);
+      const auto backend = loaded(make_cpu_backend(), config, options);
+      CHECK(backend->info().has_mtp);
+      for (const int32_t chunk : {64, 5, 1})
+        for (const nlohmann::json& line : lines) {
+          CAPTURE(block_size);
+          CAPTURE(chunk);
+          CAPTURE(line["prompt_token_ids"].size());
+          DraftLayerTrial trial(*backend, line, chunk);
+          trial.read_prompt();
+          trial.check_guesses(chunk == 5);
+        }
+    }
+  }
+}
+
+TEST_CASE("layers that do not fit are refused by name") {
+  CHECK(refusal({}) == "");
+  CHECK(refusal({{"hidden_size", 64}}).find("its layer has hidden_size 64, the model 32") != std::string::npos);
+  CHECK(refusal({{"num_attention_heads", 8}}).find("its layer has num_attention_heads 8, the model 4") != std::string::npos);
+  CHECK(refusal({{"num_key_value_heads", 4}}).find("its layer has num_key_value_heads 4, the model 2") != std::string::npos);
+  CHECK(refusal({{"head_dim", 16}}).find("its layer has head_dim 16, the model 8") != std::string::npos);
+  CHECK(refusal({{"vocab_size", 64}}).find("its layer has vocab_size 64, the model 128") != std::string::npos);
+  CHECK(refusal({{"num_hidden_layers", 2}}).find("has 2 layers; EAGLE's has one") != std::string::npos);
+  CHECK(refusal({{"hidden_act", "gelu"}}).find("activation is another than the model's") != std::string::npos);
+  CHECK(refusal({{"intermediate_size", 40}}).find("layers.0.mlp") != std::string::npos);
+  CHECK(refusal({}, "gemma2").find("built as Llama is, not for \"gemma2\"") != std::string::npos);
+  CHECK(refusal({}, "mistral-window").find("built as Llama is") != std::string::npos);
+  CHECK(refusal({}, "deepseek_v3").find("built as Llama is") != std::string::npos);
+}
+
+TEST_CASE("a folder without tensors, with pickled ones, or of EAGLE-3 says so") {
+  const TemporaryDirectory dir;
+  const ModelConfig model = config_of("llama-gqa");
+  CHECK(EagleFiles::open(dir.path(), model).status().message().find("config.json") != std::string::npos);
+  write_file(dir.file("config.json"), read_file(layer_of("llama-gqa") + "/config.json"));
+  CHECK(!EagleFiles::open(dir.path(), model).ok());
+  write_file(dir.file("pytorch_model.bin"), "PK");
+  CHECK(EagleFiles::open(dir.path(), model).status().message().find("is pickled: convert it there with python3") !=
+        std::string::npos);
+  const std::string header = R"({"midlayer.hidden_norm.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  write_file(dir.file("model.safetensors"), file + header + std::string(4, '\0'));
+  CHECK(EagleFiles::open(dir.path(), model).status().message().find("is of EAGLE-3") != std::string::npos);
+}
+
+}  // namespace llmb::test
