@@ -188,12 +188,12 @@ Status parse_speculative_config(const std::string& text, SpeculationOptions* spe
   // Servers name it for the model, too: deepseek_mtp, qwen3_next_mtp.
   speculation->mtp = method == "mtp" || method.ends_with("_mtp");
   if (speculation->mtp) return {};
-  const bool is_draft = method == "draft_model" || method.empty(), is_eagle = method == "eagle";
+  const bool is_draft = method == "draft_model" || method.empty(), is_eagle = method == "eagle" || method == "eagle3";
   if ((is_draft || is_eagle) && speculation->draft_model.empty()) return invalid_argument(flag + "a \"model\" is missing");
   if (is_eagle) speculation->eagle = std::exchange(speculation->draft_model, "");
   if (is_draft || is_eagle) return {};
   if (method != "ngram" && method != "suffix")
-    return invalid_argument(flag + "the method is '" + method + "'; expected ngram, suffix, mtp, eagle or draft_model");
+    return invalid_argument(flag + "the method is '" + method + "'; expected ngram, suffix, mtp, eagle, eagle3 or draft_model");
   speculation->lookup = true;
   return {};
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -128,14 +129,21 @@ struct LatentConfig {
   int32_t query_dim() const { return key_dim + rope_dim; }
 };
 
+// A layer behind the last one that drafts: one that was trained with the model; or, in a folder of its own
+// (model/eagle_layer.h), of EAGLE or EAGLE-3.
+enum class DraftLayerKind { kMtp, kEagle, kEagle3 };
+
 // Multi-token prediction (DeepSeek-AI 2024, arXiv:2412.19437, section 2.2): a layer behind the last one predicts the token
 // behind the next, from the last hidden state and the next token's embedding. It has the model's head, and it drafts.
 struct MtpConfig {
   bool is_known = false;  // checkpoints of the architecture may have such a layer
   bool is_used = false;   // it is loaded, and has keys and values as layer num_hidden_layers
-  bool is_apart = false;  // its weights are in a folder of their own (model/eagle_layer.h), not among the model's
+  DraftLayerKind kind = DraftLayerKind::kMtp;
+  std::array<int32_t, 3> state_layers = {};  // kEagle3: it starts from the residual streams that enter these
   // Its row of a token is made of the token and of the hidden state before, so that of the first token is none.
   LayerConfig layer = {.first_position = 1};
+
+  bool is_apart() const { return kind != DraftLayerKind::kMtp; }
 };
 
 // q of layers that are not rotated grows with its position p: by 1 + scale * ln(1 + floor((p + 1) / step)).

@@ -1,10 +1,16 @@
 #include "model/eagle_layer.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/whole_file.h"
+#include "formats/safetensors.h"
 #include "model/architecture.h"
+#include "model/config_fields.h"
 #include "model/config_loader.h"
 #include "model/no_weights.h"
 #include "model/weight_loader.h"
@@ -52,9 +58,20 @@ Status check_sizes(const ModelConfig& own, const ModelConfig& model) {
   return {};
 }
 
-Status load_layer(const ModelConfig& config, WeightSource& source, WeightMaker& maker, ModelWeights* weights) {
-  const Architecture* const architecture = find_architecture(config.model_type);
-  return Loader(config, architecture->weights, source, maker, nullptr).load_eagle(weights);
+// The layers whose inputs the first ones of EAGLE-3's authors take.
+std::array<int32_t, 3> usual_state_layers(int32_t num_layers) { return {2, num_layers / 2, num_layers - 3}; }
+
+// Of each of the head's rows the token; d2t: int64 [count], unaligned.
+Status read_head_tokens(const StoredTensor& d2t, int64_t vocab_size, std::vector<TokenId>* tokens) {
+  if (d2t.dtype != "I64") return data_loss(d2t.where + ": expected I64, found " + std::string(d2t.dtype));
+  for (int64_t i = 0; i < d2t.shape[0]; ++i) {
+    int64_t offset = 0;
+    std::memcpy(&offset, d2t.data + i * int64_t{sizeof offset}, sizeof offset);
+    if (offset < -i || offset >= vocab_size - i)
+      return data_loss(d2t.where + ": row " + std::to_string(i) + " is of no token of the model");
+    tokens->push_back(static_cast<TokenId>(i + offset));
+  }
+  return {};
 }
 
 }  // namespace
@@ -65,7 +82,7 @@ Result<EagleFiles> EagleFiles::open(const std::string& dir, const ModelConfig& m
                        model.model_type + "\"");
   LLMB_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(dir));
   config.first_norm = false;
-  config.mtp.is_apart = true;
+  config.mtp.kind = DraftLayerKind::kEagle;
   Status status = is_built_as_llama(config) ? check_sizes(config, model)
                                             : unsupported("a layer of model_type \"" + config.model_type + "\"");
   if (!status.ok()) return status.with_context(dir);
@@ -75,19 +92,61 @@ Result<EagleFiles> EagleFiles::open(const std::string& dir, const ModelConfig& m
                        " is pickled: convert it there with python3 -c 'import torch, safetensors.torch as s; "
                        "s.save_file(torch.load(\"" + kPickled + "\", \"cpu\"), \"model.safetensors\")'");
   if (!files.ok()) return files.status();
+  EagleFiles eagle(std::move(config), std::move(*files));
   ThreadPool pool(1);
   NoWeights maker;
   ModelWeights nothing;
-  const auto shapes = files->make_source(pool, WeightAccess::kShapes);
-  if (shapes->has("midlayer.hidden_norm.weight") || shapes->has("d2t"))
-    return unsupported(dir + ": is of EAGLE-3, whose layer takes the states of three of the model's; take one of EAGLE");
-  status = load_layer(config, *shapes, maker, &nothing);
+  const auto shapes = eagle.files_.make_source(pool, WeightAccess::kShapes);
+  if (shapes->has("midlayer.hidden_norm.weight") || shapes->has("layers.0.hidden_norm.weight"))
+    status = eagle.read_eagle3(dir, model);
+  if (status.ok()) status = eagle.load_layer(*shapes, maker, &nothing);
   if (!status.ok()) return status.with_context(dir);
-  return EagleFiles(std::move(config), std::move(*files));
+  return eagle;
+}
+
+Status EagleFiles::read_eagle3(const std::string& dir, const ModelConfig& model) {
+  config_.mtp.kind = DraftLayerKind::kEagle3;
+  const std::string path = dir + "/config.json";
+  LLMB_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMaxTextFileBytes));
+  const Result<nlohmann::json> json = parse_config_object(text);
+  if (!json.ok()) return json.status();
+  ConfigFields fields(*json);
+  num_head_tokens_ = static_cast<int32_t>(fields.integer("draft_vocab_size", model.vocab_size, 1, model.vocab_size));
+  const int32_t num_layers = model.num_hidden_layers;
+  config_.mtp.state_layers = usual_state_layers(num_layers);
+  const nlohmann::json* const eagle = fields.find("eagle_config");
+  if (fields.boolean("norm_before_residual", false))
+    return unsupported("\"norm_before_residual\": the layer adds to its norm, not to the state");
+  const nlohmann::json& place = eagle != nullptr && eagle->is_object() ? *eagle : *json;
+  if (ConfigFields named(place); named.has("eagle_aux_hidden_state_layer_ids")) {
+    const std::vector<double> ids = named.numbers("eagle_aux_hidden_state_layer_ids", 3, 0, num_layers - 1);
+    LLMB_RETURN_IF_ERROR(named.status());
+    std::transform(ids.begin(), ids.end(), config_.mtp.state_layers.begin(), [](double id) { return static_cast<int32_t>(id); });
+  } else if (num_layers < 7) {
+    return invalid_argument("\"eagle_aux_hidden_state_layer_ids\" is missing, and the model has " +
+                            std::to_string(num_layers) + " layers, too few to guess them");
+  }
+  LLMB_RETURN_IF_ERROR(fields.status());
+  LLMB_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(dir));
+  const std::optional<StoredTensor> d2t = checkpoint.find("d2t");
+  if (!d2t && num_head_tokens_ == model.vocab_size) return {};
+  if (!d2t) return data_loss("has no tensor \"d2t\", which says the tokens of the head's rows");
+  LLMB_RETURN_IF_ERROR(check_shape(*d2t, std::vector<int64_t>{num_head_tokens_}));
+  return read_head_tokens(*d2t, model.vocab_size, &head_tokens_);
+}
+
+Status EagleFiles::load_layer(WeightSource& source, WeightMaker& maker, ModelWeights* weights) const {
+  const Architecture* const architecture = find_architecture(config_.model_type);
+  Loader loader(config_, architecture->weights, source, maker, nullptr);
+  if (config_.mtp.kind == DraftLayerKind::kEagle) return loader.load_eagle(weights);
+  weights->mtp.head_tokens = head_tokens_;
+  return loader.load_eagle3(num_head_tokens_, weights);
 }
 
 void EagleFiles::describe(ModelConfig* model) const {
-  model->mtp.is_used = model->mtp.is_apart = true;
+  model->mtp.is_used = true;
+  model->mtp.kind = config_.mtp.kind;
+  model->mtp.state_layers = config_.mtp.state_layers;
   model->mtp.layer = {.first_position = 1};
   model->mtp.layer.intermediate_size = config_.intermediate_size;
   model->mtp.layer.rope = static_cast<int32_t>(model->ropes.size());
@@ -95,7 +154,7 @@ void EagleFiles::describe(ModelConfig* model) const {
 }
 
 Status EagleFiles::load(ThreadPool& pool, WeightMaker& maker, ModelWeights* weights) const {
-  LLMB_RETURN_IF_ERROR(load_layer(config_, *files_.make_source(pool), maker, weights));
+  LLMB_RETURN_IF_ERROR(load_layer(*files_.make_source(pool), maker, weights));
   return files_.still_readable();
 }
 

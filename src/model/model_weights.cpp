@@ -271,7 +271,7 @@ Result<ModelWeights> Loader::load() {
   for (auto i = static_cast<int32_t>(share_.layers.begin); i < share_.layers.end && reader_.status().ok(); ++i)
     load_layer(i, prefix + names_.layers + "." + std::to_string(i) + ".", &weights.layers.emplace_back());
   if (c_.final_norm && share_.draws) norm(prefix, names_.norm, &weights.norm);
-  if (c_.mtp.is_used && !c_.mtp.is_apart) load_mtp(prefix, has_head ? head : prefix + names_.embed_tokens, &weights);
+  if (c_.mtp.is_used && !c_.mtp.is_apart()) load_mtp(prefix, has_head ? head : prefix + names_.embed_tokens, &weights);
   LLMB_RETURN_IF_ERROR(reader_.status());
   return weights;
 }
@@ -297,7 +297,9 @@ int64_t ModelWeights::resident_bytes() const {
                   bytes_of(embedding_norm) + bytes_of(norm) + bytes_of(lm_head) + bytes_of(embed_layer_inputs) +
                   bytes_of(project_layer_inputs) + bytes_of(layer_inputs_norm) +
                   bytes_of(mtp.embedding_norm) + bytes_of(mtp.hidden_norm) +
-                  bytes_of(mtp.from_embedding) + bytes_of(mtp.from_hidden) + bytes_of(mtp.norm) + bytes_of(mtp.lm_head);
+                  bytes_of(mtp.from_embedding) + bytes_of(mtp.from_hidden) + bytes_of(mtp.norm) + bytes_of(mtp.lm_head) +
+                  bytes_of(mtp.hidden_qkv);
+  for (const auto& weight : mtp.from_states) bytes += bytes_of(weight);
   for (const LayerWeights& l : layers)
     bytes += bytes_of(l.input_norm) + bytes_of(l.qkv) + bytes_of(l.q_norm) + bytes_of(l.k_norm) + bytes_of(l.sinks) +
              bytes_of(l.o) + bytes_of(l.attention_post_norm) + bytes_of(l.mlp_norm) + bytes_of(l.gate_up) +

@@ -2,6 +2,7 @@
 // another. How a checkpoint names and lays them out is the architecture's affair (model/architecture.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -69,6 +70,11 @@ struct MtpWeights {
   std::unique_ptr<LinearWeight> from_embedding, from_hidden;  // [hidden_size, hidden_size]
   NormWeights norm;                                            // [hidden_size]  behind the layer
   std::unique_ptr<LinearWeight> lm_head;                       // [vocab_size, hidden_size]; null: it is the model's
+  // EAGLE-3's: the layer's state is made of three of the model's, and its q, k and v are those of the embedding
+  // (LayerWeights::qkv) and of the state, added. It has no from_embedding and from_hidden.
+  std::array<std::unique_ptr<LinearWeight>, 3> from_states;  // [hidden_size, hidden_size]
+  std::unique_ptr<LinearWeight> hidden_qkv;                  // [qkv_size, hidden_size]
+  std::vector<TokenId> head_tokens;                          // of lm_head's rows; empty: a row for each token
 };
 
 struct ModelWeights {

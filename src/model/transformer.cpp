@@ -80,6 +80,12 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   sampled_residual_ = ops.allocate(max_num_samples, hidden, DType::kF32);
   sampled_attention_ = ops.allocate(max_num_samples, config.mixed_size(), dtype);
   if (config.mtp.is_used) hidden_ = ops.allocate(max_num_tokens, hidden, dtype);
+  if (config.mtp.is_used && config.mtp.kind == DraftLayerKind::kEagle3) {
+    for (auto& states : states_) states = ops.allocate(max_num_tokens, hidden, dtype);
+    hidden_qkv_ = ops.allocate(max_num_tokens, config.qkv_size_of(config.num_hidden_layers), dtype);
+    if (const auto count = static_cast<int64_t>(weights_.mtp.head_tokens.size()); count > 0)
+      head_logits_ = ops.allocate(max_logit_rows_, count, DType::kF32);
+  }
   if (inputs > 0) {
     layer_inputs_ = ops.allocate(max_num_tokens, inputs * config.num_hidden_layers, DType::kF32);
     projected_inputs_ = ops.allocate(max_num_tokens, inputs * config.num_hidden_layers, dtype);
@@ -96,10 +102,12 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
   const int32_t last = (num_layers > 0 ? num_layers : config_.num_hidden_layers) - 1;
   for (int32_t layer = 0; layer < last; ++layer) {
     attend(layer, num_tokens);
+    keep_state(layer, num_tokens);
     project_and_mlp(layer, RowKind::kTokens, mixed(layer), residual_->rows(), num_tokens);
     end_layer(layer, layer_inputs_, residual_->rows(), num_tokens);
   }
   attend(last, num_tokens);
+  keep_state(last, num_tokens);
   const bool keeps_hidden = heads_ && num_layers == 0;
   const Rows hidden = keeps_hidden ? heads_->hidden() : normed_->rows();
   if (config_.mtp.is_used && num_layers == 0) return sample_and_remember(num_tokens, num_samples, hidden);
@@ -358,8 +366,13 @@ void Transformer::sample(Rows hidden, int64_t num_samples, const LinearWeight& l
   for (int64_t first = 0; first < num_samples; first += max_logit_rows_) {
     const int64_t rows = std::min(max_logit_rows_, num_samples - first);
     const Rows logits = logits_->rows();
-    const AdaptedProduct product{config_.num_hidden_layers - 1, Projection::kLmHead, RowKind::kSamples, first};
-    linear(product, lm_head, hidden.from(first), rows, logits);
+    if (head_logits_ && &lm_head == weights_.mtp.lm_head.get()) {
+      ops_.linear(lm_head, hidden.from(first), rows, head_logits_->rows());
+      ops_.spread_logits(head_logits_->rows(), weights_.mtp.head_tokens, rows, logits);
+    } else {
+      const AdaptedProduct product{config_.num_hidden_layers - 1, Projection::kLmHead, RowKind::kSamples, first};
+      linear(product, lm_head, hidden.from(first), rows, logits);
+    }
     if (config_.logit_multiplier != 1) ops_.scale(logits, static_cast<float>(config_.logit_multiplier), rows);
     if (config_.logit_softcap > 0) ops_.softcap(logits, static_cast<float>(config_.logit_softcap), rows);
     ops_.sample(logits, first, rows);

@@ -3,6 +3,7 @@
 // what the models since have made of it).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -67,6 +68,11 @@ class Transformer {
   void sample_and_remember(int64_t num_tokens, int64_t num_samples, Rows hidden);
   // That layer's input -> residual_ and delta_: of each token and of the hidden state before it.
   void join_previous_hidden(int64_t num_tokens);
+  // EAGLE-3's: keeps the residual stream that enters a layer where it is wanted; makes a state of those of a step, -> out;
+  // and the layer's q, k and v -> qkv_ and its KV slots, with the state before each token -> residual_.
+  void keep_state(int32_t layer, int64_t num_tokens);
+  void join_states(int64_t num_tokens, Rows out);
+  void write_joined_kv(int64_t num_tokens);
   // All rows up to the attention's weighted values: residual_ and the layer before's delta_ -> attention_, and the
   // layer's KV slots. Of a layer that is an MLP alone: the sum.
   void attend(int32_t layer, int64_t num_tokens);
@@ -143,6 +149,10 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> sampled_inputs_;    // [max_num_samples, …] fp32
   std::unique_ptr<DeviceBuffer> input_gates_, gated_inputs_;  // [max_rows, hidden_size_per_layer_input]
   std::unique_ptr<DeviceBuffer> hidden_;             // [max_num_tokens, hidden_size], with mtp.is_used
+  // EAGLE-3's:
+  std::array<std::unique_ptr<DeviceBuffer>, 3> states_;  // [max_num_tokens, hidden_size]
+  std::unique_ptr<DeviceBuffer> hidden_qkv_;             // [max_num_tokens, qkv_size]
+  std::unique_ptr<DeviceBuffer> head_logits_;            // [max_logit_rows, tokens of its head] fp32, or null
   std::unique_ptr<MedusaHeads> heads_;               // null: none
   std::optional<PoolingHead> pooling_;               // none: tokens are sampled
   StageLink* link_ = nullptr;                        // null: all layers are here

@@ -61,6 +61,7 @@ class Loader {
   Result<ModelWeights> load();
   // weight_loader_mtp.cpp: of EAGLE's checkpoints; `config` is then theirs.
   Status load_eagle(ModelWeights* weights);
+  Status load_eagle3(int64_t num_head_tokens, ModelWeights* weights);
 
  private:
   void load_layer(int32_t index, const std::string& prefix, LayerWeights* layer);

@@ -20,7 +20,7 @@ constexpr MtpNames kDeepSeek = {"eh_proj", "enorm", "hnorm", "shared_head.norm"}
 // [hidden_size, 2 * hidden_size]: the embedding's columns, and behind them the hidden state's.
 void Loader::load_mtp_project(const std::string& prefix, const char* name, MtpWeights* mtp) {
   const int64_t hidden = c_.hidden_size;
-  const bool has_bias = c_.mtp.is_apart && reader_.has(prefix + name + ".bias");
+  const bool has_bias = c_.mtp.is_apart() && reader_.has(prefix + name + ".bias");
   Parts both, from_embedding, from_hidden;
   add_projection(prefix, name, hidden, 2 * hidden, has_bias, &both);
   if (!reader_.status().ok()) return;
@@ -34,6 +34,44 @@ void Loader::load_mtp_project(const std::string& prefix, const char* name, MtpWe
 Status Loader::load_eagle(ModelWeights* weights) {
   load_mtp_project("", "fc", &weights->mtp);
   load_layer(0, "layers.0.", &weights->layers.emplace_back());
+  return reader_.status();
+}
+
+// q, k and v see the embedding's norm and the state's, side by side: a matrix for each here.
+Status Loader::load_eagle3(int64_t num_head_tokens, ModelWeights* weights) {
+  const int64_t hidden = c_.hidden_size, size = c_.intermediate_size;
+  const std::string prefix = reader_.find("", "midlayer.|layers.0.", "hidden_norm.weight");
+  MtpWeights& mtp = weights->mtp;
+  Parts all, of_embedding, of_hidden;
+  add_projection("", "fc", hidden, 3 * hidden, false, &all);
+  for (int64_t i = 0; i < 3 && reader_.status().ok(); ++i) {
+    const TensorView columns = reader_.columns(all.weights[0], i * hidden, hidden);
+    mtp.from_states[static_cast<size_t>(i)] = maker_.make_linear({&columns, 1}, {}, WeightRole::kProjection);
+  }
+  reader_.release();
+  norm(prefix, "input_layernorm", &mtp.embedding_norm);
+  norm(prefix, "hidden_norm", &mtp.hidden_norm);
+  LayerWeights& layer = weights->layers.emplace_back();
+  Parts qkv;
+  add_projection(prefix, names_.q, c_.q_size(), 2 * hidden, c_.qkv_bias, &qkv);
+  for (const char* const name : {names_.k, names_.v})
+    add_projection(prefix, name, c_.kv_size(), 2 * hidden, c_.qkv_bias, &qkv);
+  if (!reader_.status().ok()) return reader_.status();
+  for (const TensorView& weight : qkv.weights) {
+    of_embedding.add(reader_.columns(weight, 0, hidden), {}, false);
+    of_hidden.add(reader_.columns(weight, hidden, hidden), {}, false);
+  }
+  layer.qkv = maker_.make_linear(of_embedding.weights, qkv.biases, WeightRole::kProjection);
+  mtp.hidden_qkv = make(of_hidden);
+  Parts o;
+  add_projection(prefix, names_.o, hidden, c_.o_size_of(0), c_.o_bias, &o);
+  layer.o = make(o);
+  norm(prefix, names_.mlp_norm, &layer.mlp_norm);
+  load_mlp({prefix, names_.gate, names_.up, names_.gate_up, names_.down}, size, {0, size}, &layer);
+  norm("", "norm", &mtp.norm);
+  Parts head;
+  add_projection("", "lm_head", num_head_tokens, hidden, false, &head);
+  mtp.lm_head = make(head, WeightRole::kVocabulary);
   return reader_.status();
 }
 

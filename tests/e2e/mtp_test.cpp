@@ -27,11 +27,12 @@ struct DraftingModel {
 const std::vector<DraftingModel>& drafting_models() {
   const auto with_eagle = [](const std::string& name) {
     const std::string fixtures = source_dir() + "/data/fixtures/";
-    return DraftingModel{fixtures + "models/" + name, "eagle:" + fixtures + "eagle/" + name};
+    const std::string model = name.ends_with("-3") ? name.substr(0, name.size() - 2) : name;
+    return DraftingModel{fixtures + "models/" + model, "eagle:" + fixtures + "eagle/" + name};
   };
   static const std::vector<DraftingModel> all = {
       {kModels + "qwen3_5-text", "mtp"}, {kModels + "deepseek_v3", "mtp"}, {kModels + "qwen3_next", "mtp"},
-      {kModels + "glm4_moe", "mtp"},     with_eagle("llama-gqa"),          with_eagle("qwen3")};
+      {kModels + "glm4_moe", "mtp"},     with_eagle("llama-gqa"),          with_eagle("qwen3-3")};
   return all;
 }
 
@@ -123,7 +124,7 @@ TEST_CASE("drafts by a layer behind the last one change no byte") {
 TEST_CASE("a job that is killed again and again, with and without the layer") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), lines(20));
-  for (const size_t m : {0, 1, 4}) {
+  for (const size_t m : {0, 1, 4, 5}) {
     const auto& [model, drafter] = drafting_models()[m];
     CAPTURE(model);
     const ProcessResult plain = run_process(command(model, {dir.file("in.jsonl"), "--speculative", "none"}));

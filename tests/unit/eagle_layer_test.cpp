@@ -1,6 +1,8 @@
 // A layer of EAGLE's on the CPU: its definition's tokens behind golden models, and which folders are refused.
 #include <doctest/doctest.h>
 
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -41,17 +43,18 @@ std::string refusal(const nlohmann::json::object_t& fields, const std::string& m
 }  // namespace
 
 TEST_CASE("a layer of EAGLE's gives its definition's best tokens, one behind the other") {
-  for (const char* const model : {"llama-gqa", "qwen3", "qwen3_moe"}) {
-    CAPTURE(model);
+  for (const std::string layer : {"llama-gqa", "qwen3", "qwen3_moe", "llama-gqa-3", "qwen3-3"}) {
+    CAPTURE(layer);
+    const std::string model = layer.ends_with("-3") ? layer.substr(0, layer.size() - 2) : layer;
     ModelConfig config = config_of(model);
-    const auto files = EagleFiles::open(layer_of(model), config);
+    const auto files = EagleFiles::open(layer_of(layer), config);
     REQUIRE_MESSAGE(files.ok(), files.status().message());
     files->describe(&config);
-    const auto lines = read_json_lines(layer_of(model) + "/golden.jsonl");
+    const auto lines = read_json_lines(layer_of(layer) + "/golden.jsonl");
     REQUIRE(lines.size() > 5);
     for (const int32_t block_size : {4, 16}) {
       LoadOptions options = draft_layer_options(kFixtures + "models/" + model, block_size);
-      options.eagle_dir = layer_of(model);
+      options.eagle_dir = layer_of(layer);
       const auto backend = loaded(make_cpu_backend(), config, options);
       CHECK(backend->info().has_mtp);
       for (const int32_t chunk : {64, 5, 1})
@@ -82,7 +85,7 @@ TEST_CASE("layers that do not fit are refused by name") {
   CHECK(refusal({}, "deepseek_v3").find("built as Llama is") != std::string::npos);
 }
 
-TEST_CASE("a folder without tensors, with pickled ones, or of EAGLE-3 says so") {
+TEST_CASE("a folder without tensors, or with pickled ones, says so") {
   const TemporaryDirectory dir;
   const ModelConfig model = config_of("llama-gqa");
   CHECK(EagleFiles::open(dir.path(), model).status().message().find("config.json") != std::string::npos);
@@ -91,11 +94,47 @@ TEST_CASE("a folder without tensors, with pickled ones, or of EAGLE-3 says so") 
   write_file(dir.file("pytorch_model.bin"), "PK");
   CHECK(EagleFiles::open(dir.path(), model).status().message().find("is pickled: convert it there with python3") !=
         std::string::npos);
-  const std::string header = R"({"midlayer.hidden_norm.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
-  std::string file(8, '\0');
-  file[0] = static_cast<char>(header.size());
-  write_file(dir.file("model.safetensors"), file + header + std::string(4, '\0'));
-  CHECK(EagleFiles::open(dir.path(), model).status().message().find("is of EAGLE-3") != std::string::npos);
+}
+
+TEST_CASE("a layer of EAGLE-3's: what it lacks is named") {
+  const auto refusal = [](const nlohmann::json::object_t& fields, const std::string& from, const std::string& to) {
+    const TemporaryDirectory dir;
+    const std::string layer = layer_of("llama-gqa-3");
+    nlohmann::json config = nlohmann::json::parse(read_file(layer + "/config.json"));
+    config.update(nlohmann::json(fields));
+    write_file(dir.file("config.json"), config.dump());
+    std::string weights = read_file(layer + "/model.safetensors");
+    if (const size_t at = weights.find(from); at != std::string::npos) weights.replace(at, from.size(), to);
+    write_file(dir.file("model.safetensors"), weights);
+    const auto files = EagleFiles::open(dir.path(), config_of("llama-gqa"));
+    return files.ok() ? "" : files.status().message();
+  };
+  CHECK(refusal({}, "no such name", "") == "");
+  CHECK(refusal({}, "\"d2t\"", "\"d3t\"").find("has no tensor \"d2t\"") != std::string::npos);
+  CHECK(refusal({}, "\"norm.weight\"", "\"n0rm.weight\"").find("norm.weight") != std::string::npos);
+  CHECK(refusal({{"norm_before_residual", true}}, "no such name", "").find("norm_before_residual") != std::string::npos);
+  CHECK(refusal({{"draft_vocab_size", 70}}, "no such name", "").find("d2t") != std::string::npos);
+  CHECK(refusal({{"draft_vocab_size", 1000}}, "no such name", "").find("draft_vocab_size") != std::string::npos);
+  CHECK(refusal({{"eagle_config", nullptr}}, "no such name", "").find("eagle_aux_hidden_state_layer_ids") != std::string::npos);
+  const nlohmann::json beyond = {{"eagle_aux_hidden_state_layer_ids", {0, 1, 9}}};
+  CHECK(refusal({{"eagle_config", beyond}}, "no such name", "").find("eagle_aux_hidden_state_layer_ids") != std::string::npos);
+}
+
+TEST_CASE("rows of EAGLE-3's head that are of no token are refused") {
+  for (const int64_t offset : {int64_t{-1}, int64_t{128}, INT64_MAX, INT64_MIN}) {
+    const TemporaryDirectory dir;
+    const std::string layer = layer_of("llama-gqa-3");
+    write_file(dir.file("config.json"), read_file(layer + "/config.json"));
+    std::string weights = read_file(layer + "/model.safetensors");
+    uint64_t header_size = 0;
+    std::memcpy(&header_size, weights.data(), 8);
+    const size_t at = nlohmann::json::parse(weights.substr(8, header_size))["d2t"]["data_offsets"][0].get<size_t>();
+    std::memcpy(weights.data() + 8 + header_size + at, &offset, sizeof offset);
+    write_file(dir.file("model.safetensors"), weights);
+    const auto files = EagleFiles::open(dir.path(), config_of("llama-gqa"));
+    REQUIRE(!files.ok());
+    CHECK(files.status().message().find("row 0 is of no token of the model") != std::string::npos);
+  }
 }
 
 }  // namespace llmb::test

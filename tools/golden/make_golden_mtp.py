@@ -61,6 +61,14 @@ class Predictor(nn.Module):
     def logits(self, states):
         return (self.head or self.model[0].lm_head)(states)
 
+    def inputs(self, tokens):
+        """Of the model, for all tokens."""
+        return hidden_states(self.model[0], tokens)
+
+    def begin(self, inputs):
+        """What stands in place of a hidden state."""
+        return inputs
+
 
 def hidden_states(model, tokens):
     return model.model(tokens, use_cache=False).last_hidden_state
@@ -85,10 +93,11 @@ def train(predictor, model, steps, generator):
         tokens = texts(model, 192, 40, generator)
         states = hidden_states(model, tokens)
         wanted = model.lm_head(states).softmax(-1)
+        inputs = predictor.inputs(tokens)
     for step in range(steps):
         some = torch.randperm(len(tokens), generator=generator)[:32]
-        given = predictor.logits(predictor(tokens[some][:, 1:], states[some][:, :-1]))
-        loss = -(wanted[some][:, 1:] * given.log_softmax(-1)).sum(-1).mean()
+        given = predictor.logits(predictor(tokens[some][:, 1:], predictor.begin(inputs[some][:, :-1])))
+        loss = -(wanted[some][:, 1:] * given.log_softmax(-1).clamp_min(-50)).sum(-1).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -127,6 +136,7 @@ def golden(predictor, model, generator):
         ids = [int(i) for i in torch.randint(1, model.config.vocab_size, (length,), generator=generator)]
         states = hidden_states(model, torch.tensor([ids]))
         first = model.lm_head(states[0, -1]).double().log_softmax(-1).topk(2)
+        states = predictor.begin(predictor.inputs(torch.tensor([ids])))
         tokens, best = ids[1:] + [int(first.indices[0])], []
         for _ in range(NUM_AHEAD):
             behind = predictor(torch.tensor([tokens]), states)[:, -1:]

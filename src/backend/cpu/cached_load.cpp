@@ -104,7 +104,7 @@ Result<CachedLoad> load_model_weights_cached(const ModelConfig& config, const We
   }
   std::string key = "quantization ";
   key.append(quantization_name(options.cpu.quantization)).append(form == WeightForm::kBlocks ? ", blocks\n" : "\n");
-  if (config.mtp.is_used && !config.mtp.is_apart) key += "with the layer behind the last one\n";
+  if (config.mtp.is_used && !config.mtp.is_apart()) key += "with the layer behind the last one\n";
   key.append(*identity);
   const std::string path = weight_cache_path(options.cpu.weight_cache_dir, options.model_dir, options.cpu.quantization);
   if (std::optional<CachedLoad> load = take_weights(path, key, config, files, form, ops, pool)) return std::move(*load);

@@ -384,6 +384,15 @@ void CpuOps::previous_hidden(int64_t rows, Rows out) {
   kv_.hidden().load(previous_slots_.data(), rows, floats(out), pool_);
 }
 
+void CpuOps::spread_logits(Rows from, std::span<const TokenId> tokens, int64_t rows, Rows to) {
+  pool_.parallel_for(rows, [&](int64_t row, int) {
+    const float* const x = floats(from.from(row));
+    float* const y = floats(to.from(row));
+    std::fill_n(y, to.width, -1e30f);
+    for (size_t i = 0; i < tokens.size(); ++i) y[tokens[i]] = x[i];
+  });
+}
+
 void CpuOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
   const cpu::SampleInput in{std::span(step_.sample_rows).subspan(first_sample, rows), plan_->bias, step_.penalty,
                             plan_->masks, plan_->mask_words};

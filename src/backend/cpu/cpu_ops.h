@@ -126,6 +126,7 @@ class CpuOps final : public Ops {
   void give_vectors(Rows x, int64_t num_samples) override;
   void store_hidden(Rows x, int64_t rows) override;
   void previous_hidden(int64_t rows, Rows out) override;
+  void spread_logits(Rows from, std::span<const TokenId> tokens, int64_t rows, Rows to) override;
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
