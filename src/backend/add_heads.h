@@ -1,6 +1,8 @@
-// What drafts behind a loaded model, the same for every backend.
+// Heads and layers that draft behind a loaded model, the same for every backend.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -10,6 +12,8 @@
 #include "model/eagle_layer.h"
 #include "model/medusa_heads.h"
 #include "model/transformer.h"
+#include "model/weight_files.h"
+#include "model/weight_source.h"
 
 namespace llmb {
 
@@ -21,6 +25,21 @@ inline Status add_heads(const LoadOptions& options, const ModelConfig& config, W
   LLMB_ASSIGN_OR_RETURN(std::vector<MedusaHead> heads, files.load(maker));
   transformer->add_heads(std::move(heads));
   info->num_heads = files.num_heads();
+  return {};
+}
+
+// That of options.pooling, if any; random where there are no files.
+inline Status add_pooling_head(const LoadOptions& options, const ModelConfig& config,
+                               const std::optional<WeightFiles>& files, ThreadPool& pool, WeightMaker& maker,
+                               Transformer* transformer) {
+  if (!options.pooling) return {};
+  std::unique_ptr<WeightSource> source;
+  if (files) source = files->make_source(pool);
+  else source = std::make_unique<RandomSource>(options.dummy_seed, config.dtype, pool);
+  Result<PoolingHead> head = PoolingHead::load(*options.pooling, *source, maker);
+  if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
+  if (!head.ok()) return head.status().with_context(options.model_dir);
+  transformer->give_vectors(std::move(*head));
   return {};
 }
 

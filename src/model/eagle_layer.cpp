@@ -61,7 +61,7 @@ Status check_sizes(const ModelConfig& own, const ModelConfig& model) {
 // The layers whose inputs the first ones of EAGLE-3's authors take.
 std::array<int32_t, 3> usual_state_layers(int32_t num_layers) { return {2, num_layers / 2, num_layers - 3}; }
 
-// Of each of the head's rows the token; d2t: int64 [count], unaligned.
+// The tokens of the head's rows. d2t: int64 [count], unaligned.
 Status read_head_tokens(const StoredTensor& d2t, int64_t vocab_size, std::vector<TokenId>* tokens) {
   if (d2t.dtype != "I64") return data_loss(d2t.where + ": expected I64, found " + std::string(d2t.dtype));
   for (int64_t i = 0; i < d2t.shape[0]; ++i) {

@@ -351,7 +351,7 @@ class Ops : public WeightMaker {
     static_cast<void>(rows), static_cast<void>(out);
     LLMB_CHECK_MSG(false, "this backend keeps no hidden states");
   }
-  // Of a head that knows some tokens alone: to[tokens[i]] = from[i] in each row, and elsewhere -1e30, which no token has.
+  // For a head that knows some tokens alone: to[tokens[i]] = from[i] in each row, and elsewhere -1e30, which no token has.
   virtual void spread_logits(Rows from,  // [rows, tokens.size()] fp32
                              std::span<const TokenId> tokens, int64_t rows,
                              Rows to) {  // [rows, vocab_size] fp32

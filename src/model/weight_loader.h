@@ -59,7 +59,7 @@ class Loader {
   }
 
   Result<ModelWeights> load();
-  // weight_loader_mtp.cpp: of EAGLE's checkpoints; `config` is then theirs.
+  // weight_loader_mtp.cpp: a layer's checkpoint (eagle_layer.h); `config` is then the layer's.
   Status load_eagle(ModelWeights* weights);
   Status load_eagle3(int64_t num_head_tokens, ModelWeights* weights);
 

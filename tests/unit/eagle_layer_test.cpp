@@ -29,7 +29,7 @@ ModelConfig config_of(const std::string& model) {
   return *config;
 }
 
-// What opening a copy of Llama's layer says, with fields of its config changed.
+// The message of opening a copy of Llama's layer with fields of its config changed.
 std::string refusal(const nlohmann::json::object_t& fields, const std::string& model = "llama-gqa") {
   const TemporaryDirectory dir;
   nlohmann::json config = nlohmann::json::parse(read_file(layer_of("llama-gqa") + "/config.json"));

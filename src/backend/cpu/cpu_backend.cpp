@@ -260,15 +260,7 @@ class CpuBackend final : public Backend {
       outputs_.emplace(*ranks_->all, ranks_->part.num_ranks() - ranks_->part.stage_size());
       transformer_->be_stage(ranks_->part.is_first_stage(), ranks_->part.is_last_stage(), *link_);
     }
-    if (options_.pooling) {
-      std::unique_ptr<WeightSource> source;
-      if (files) source = files->make_source(*pool_);
-      else source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, *pool_);
-      Result<PoolingHead> head = PoolingHead::load(*options_.pooling, *source, *ops_);
-      if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
-      if (!head.ok()) return head.status().with_context(options_.model_dir);
-      transformer_->give_vectors(std::move(*head));
-    }
+    LLMB_RETURN_IF_ERROR(add_pooling_head(options_, config_, files, *pool_, *ops_, &*transformer_));
     return add_heads(options_, config_, *ops_, &*transformer_, &info_);
   }
 
