@@ -2,13 +2,13 @@
 // in turns, and the median of the ratios of their times counts, with all that drafting takes. Beside it stands what the
 // machine's own step curve, learned in these runs, predicts. The answers must be equal.
 //   bench_speculation [--case stories|shape|copies|auto]… [--pairs N] [--batches 1,4,8] [--model-dir DIR] [--draft DIR]
-//                     [--heads DIR] [--shape DIR] [--tokens K] [--prompts FILE,…]
+//                     [--heads DIR] [--eagle DIR] [--shape DIR] [--tokens K] [--prompts FILE,…]
 //   stories  the bundled model's stories, greedy, by each kind of drafter as it chooses, and drafting in any case
 //   shape    random weights of a published shape, int8; drafts of a script, which take no time, are right with 0.8
 //   copies   the same with 0.95, as where answers copy from prompts
 //   auto     the bundled model's answers to each file of questions, with what --speculative auto does and with drafts
 //            that are always wrong; lines {"prompt": …}, {"question": …} or {"messages": [one]}
-// The manual's tokens a step, "always": --case stories --batches 1 --pairs 1 --heads DIR
+// The manual's tokens a step, "always": --case stories --batches 1 --pairs 1 --heads DIR --eagle DIR
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -29,6 +29,7 @@
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "model/config_loader.h"
+#include "model/eagle_layer.h"
 #include "speculation/layers_drafter.h"
 #include "speculation/lookahead_drafter.h"
 #include "speculation/lookup_drafter.h"
@@ -47,7 +48,7 @@ struct Options {
   std::vector<std::string> prompts = {"data/eval/heldout.jsonl", "data/eval/heldout_extract.jsonl"};
   std::vector<int32_t> batches;
   int32_t pairs = 5, tokens = 16;
-  std::string model_dir = "data/model", draft_dir = "data/draft-model", heads_dir,
+  std::string model_dir = "data/model", draft_dir = "data/draft-model", heads_dir, eagle_dir,
               shape = "data/shapes/llama-3.2-1b";
 };
 
@@ -243,6 +244,12 @@ std::unique_ptr<Drafter> draft_model(const std::string& dir, bool is_tree, const
   return std::make_unique<ModelDrafter>(std::move(backend), limits, clock);
 }
 
+std::vector<std::unique_ptr<Drafter>> one(std::unique_ptr<Drafter> drafter) {
+  std::vector<std::unique_ptr<Drafter>> drafters;
+  drafters.push_back(std::move(drafter));
+  return drafters;
+}
+
 std::unique_ptr<Drafter> layers(Target* target, int32_t num_layers, const Clock& clock) {
   const int32_t num_scratch = 2 * 64;
   const LayersDrafterOptions options = {num_layers, target->load.max_model_len,
@@ -262,6 +269,8 @@ void bench_stories(const Options& options) {
   target.load.heads_dir = options.heads_dir;
   target.config = *load_model_config(options.model_dir);
   target.load.model_dir = options.model_dir;
+  if (!options.eagle_dir.empty()) EagleFiles::open(options.eagle_dir, target.config).value().describe(&target.config);
+  target.load.eagle_dir = options.eagle_dir;
   load_target(&target, 1024);
   const auto tokenizer = Tokenizer::load(options.model_dir);
   require(tokenizer.status());
@@ -270,11 +279,6 @@ void bench_stories(const Options& options) {
     target.requests.push_back(greedy((*tokenizer)->encode(text, true), 300));
     target.requests.back()->eos_token_ids = target.config.eos_token_ids;
   }
-  const auto one = [](std::unique_ptr<Drafter> drafter) {
-    std::vector<std::unique_ptr<Drafter>> drafters;
-    drafters.push_back(std::move(drafter));
-    return drafters;
-  };
   std::vector<std::pair<std::string, MakeDrafters>> kinds = {
       {"draft model", [&](const Clock& clock) { return one(draft_model(options.draft_dir, false, clock)); }},
       {"draft model, tree", [&](const Clock& clock) { return one(draft_model(options.draft_dir, true, clock)); }},
@@ -286,6 +290,8 @@ void bench_stories(const Options& options) {
   };
   if (!options.heads_dir.empty())
     kinds.push_back({"medusa", [&](const Clock& clock) { return one(medusa(&target, clock)); }});
+  if (!options.eagle_dir.empty())
+    kinds.push_back({"eagle", [&](const Clock& clock) { return one(layers(&target, 0, clock)); }});
   for (const auto& [name, make] : kinds)
     for (const int32_t batch : options.batches.empty() ? std::vector<int32_t>{1, 4} : options.batches)
       compare("stories, " + name, &target, batch, make, false, options.pairs);
@@ -347,11 +353,6 @@ void bench_auto(const Options& options) {
   load_target(&target, 1024, 64);
   const auto tokenizer = Tokenizer::load(options.model_dir);
   require(tokenizer.status());
-  const auto one = [](std::unique_ptr<Drafter> drafter) {
-    std::vector<std::unique_ptr<Drafter>> drafters;
-    drafters.push_back(std::move(drafter));
-    return drafters;
-  };
   const MakeDrafters lookup = [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock)); };
   const MakeDrafters wrong = [&](const Clock&) { return one(std::make_unique<WrongDrafter>()); };
   for (const std::string& path : options.prompts) {
@@ -384,6 +385,7 @@ int main(int argc, char** argv) {
   app.add_option("--model-dir", options.model_dir, "of the stories");
   app.add_option("--draft", options.draft_dir, "its draft model");
   app.add_option("--heads", options.heads_dir, "its Medusa heads (tools/train/train_heads.py); default: none");
+  app.add_option("--eagle", options.eagle_dir, "its layer of EAGLE's (tools/train/train_eagle.py); default: none");
   app.add_option("--prompts", options.prompts, "of the case auto")->delimiter(',');
   app.add_option("--tokens", options.tokens, "drafted for a sequence in a step, at most; default 16");
   app.add_option("--shape", options.shape, "a directory with a config.json");
