@@ -92,7 +92,7 @@ std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, EngineJobOp
     auto target = std::make_unique<LoadedBackend>(*o, is_medusa ? 0 : setup.num_blocks,
                                                   is_medusa ? 0 : setup.num_layers, heads_dir);
     const LayersDrafterOptions layers = {setup.num_layers, setup.max_model_len, o->scheduler.num_blocks,
-                                         setup.num_blocks, setup.is_tree};
+                                         setup.num_blocks, setup.is_tree, setup.num_layers > 0 ? "layers" : "mtp"};
     LoadOptions limits;  // as it was loaded
     limits.max_num_seqs = o->scheduler.max_num_seqs;
     limits.max_num_batched_tokens = o->scheduler.max_num_batched_tokens;

@@ -374,25 +374,6 @@ void CpuOps::give_vectors(Rows x, int64_t num_samples) {
   vectors_.assign(floats(x), floats(x) + num_samples * x.width);
 }
 
-void CpuOps::store_hidden(Rows x, int64_t rows) {
-  const int64_t group = groups_.group(config_.num_hidden_layers);
-  kv_.hidden().store(floats(x), step_.slots.data() + group * plan_->num_tokens(), rows, pool_);
-}
-
-void CpuOps::previous_hidden(int64_t rows, Rows out) {
-  find_previous_slots(*plan_, step_, groups_.group(config_.num_hidden_layers), &previous_slots_);
-  kv_.hidden().load(previous_slots_.data(), rows, floats(out), pool_);
-}
-
-void CpuOps::spread_logits(Rows from, std::span<const TokenId> tokens, int64_t rows, Rows to) {
-  pool_.parallel_for(rows, [&](int64_t row, int) {
-    const float* const x = floats(from.from(row));
-    float* const y = floats(to.from(row));
-    std::fill_n(y, to.width, -1e30f);
-    for (size_t i = 0; i < tokens.size(); ++i) y[tokens[i]] = x[i];
-  });
-}
-
 void CpuOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
   const cpu::SampleInput in{std::span(step_.sample_rows).subspan(first_sample, rows), plan_->bias, step_.penalty,
                             plan_->masks, plan_->mask_words};
