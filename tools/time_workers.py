@@ -8,7 +8,7 @@ Prints one process's seconds by theirs, each run's without loading: above 1 they
 The rows are groups of prompts with a beginning in common and answers of uneven length, over a shape of data/shapes with random weights.
 Quiet machines only. 7 pairs of 192 rows on two cores: a Xeon (Emerald Rapids), 2026-11-24: 1.100 [0.850, 1.253]; an AMD EPYC
 7003, 2026-11-26: 1.033 [1.001, 1.246]. Two tensor-parallel ranks there, 64 rows: SmolLM2-135M, 24 tokens a row, 9 pairs: 0.870
-[0.789, 0.978] (beside a program of far lower priority, 7 pairs: 0.955 [0.782, 1.007]); Qwen2.5-0.5B, 10 tokens a row, beside the
+[0.789, 0.978], 7 pairs later that day: 0.890 [0.832, 0.932] (beside a program of far lower priority, 7 pairs: 0.955 [0.782, 1.007]); Qwen2.5-0.5B, 10 tokens a row, beside the
 same, 2 pairs: 0.911 and 1.121.
 """
 import argparse
