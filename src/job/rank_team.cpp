@@ -139,10 +139,13 @@ RankPart rank_grid(const JobOptions& options) {
 std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device, const ModelFiles& model) {
   const RankPart grid = rank_grid(o);
   if (grid.num_ranks() == 1) return {};
-  std::string name = "`tensor_parallel_size` " + std::to_string(grid.tensor_size);
-  if (grid.num_stages > 1) name += ", `pipeline_parallel_size` " + std::to_string(grid.num_stages);
-  if (grid.context_size > 1)
-    name += ", `prefill_context_parallel_size` " + std::to_string(grid.context_size);
+  std::string name;
+  const auto add = [&](const char* option, int32_t size) {
+    if (size > 1) name += (name.empty() ? "`" : ", `") + std::string(option) + "` " + std::to_string(size);
+  };
+  add("tensor_parallel_size", grid.tensor_size);
+  add("pipeline_parallel_size", grid.num_stages);
+  add("prefill_context_parallel_size", grid.context_size);
   if (device != DeviceKind::kCpu)
     return JobStop{JobEnd::kOptionRefused, name + ": ranks compute on the CPU only as yet; use --device cpu"};
   if (o.merges_adapters)

@@ -180,7 +180,7 @@ TEST_CASE("what cannot draft so is refused in one line, before anything runs") {
   contains(refusal(source_dir() + "/data/fixtures/models/qwen3_next", {}), "\"mtp.");
   contains(refusal(source_dir() + "/data/fixtures/models/deepseek_v3", {}), "\"model.layers.2.");
   contains(refusal(kModels + "glm4_moe", {"--tensor-parallel-size", "2"}, 2),  // and how the job ended
-           "multi-token prediction that drafts: not over several ranks yet");
+           "a layer behind the last one that drafts (mtp, eagle): not over several ranks yet");
   contains(refusal(kModels + "glm4_moe", {"--device", "ledger"}), "drafts on the CPU");
   contains(refusal(kModels + "glm4_moe", {"--task", "embed", "--pooling", "mean"}), "mtp");
 }

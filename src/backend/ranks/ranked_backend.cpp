@@ -104,9 +104,9 @@ class FirstRank final : public RankedBackend {
   }
 
  private:
-  // How much of the time in which steps ran each rank was idle.
+  // How much of the time in which steps ran each rank was idle; of less than a second it tells nothing.
   void report_waits() const {
-    if (steps_ms_ == 0 || !context_->ranks->failure().ok()) return;
+    if (steps_ms_ < 1000 || !context_->ranks->failure().ok()) return;
     const RankTimes all = times();
     std::string shares;
     for (size_t rank = 0; rank < all.busy_ms.size(); ++rank)
@@ -132,7 +132,7 @@ Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, 
   const auto refused = [](const char* what) { return unsupported(std::string(what) + ": not over several ranks yet"); };
   if (options.pooling) return refused("vectors and scores of texts");
   if (!options.heads_dir.empty()) return refused("heads that draft");
-  if (config.mtp.is_used) return refused("multi-token prediction that drafts");
+  if (config.mtp.is_used) return refused("a layer behind the last one that drafts (mtp, eagle)");
   if (options.drafting_layers > 0 && grid.num_stages > 1) return refused("the model's first layers that draft");
   if (!options.cpu.weight_cache_dir.empty()) return refused("weight-cache");
   if (options.adapters && grid.tensor_size > 1 && (config.has_states() || config.attention_gate))

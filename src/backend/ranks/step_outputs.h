@@ -24,8 +24,7 @@ class StepOutputs {
   StepOutputs& operator=(const StepOutputs&) = delete;
 
   // A thread of this one takes what the first `num_steps` steps give as soon as it is there: whoever gives waits for all
-  // that take, and they may be busy with later steps, or idle. REQUIRES: at most
-  // kMaxAlternatingPlans of them are in use
+  // that take, and they may be busy with later steps, or idle. REQUIRES: at most kMaxAlternatingPlans steps are in use
   void expect(int64_t num_steps);
 
   // REQUIRES: this is the root
