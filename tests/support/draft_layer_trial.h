@@ -101,4 +101,18 @@ class DraftLayerTrial {
   std::vector<BlockId> blocks_;
 };
 
+// All lines, with their prompts in pieces of several sizes.
+inline void check_draft_layer(Backend& backend, const std::vector<nlohmann::json>& lines) {
+  REQUIRE(lines.size() > 5);
+  CHECK(backend.info().has_mtp);
+  for (const int32_t chunk : {64, 5, 1})
+    for (const nlohmann::json& line : lines) {
+      CAPTURE(chunk);
+      CAPTURE(line["prompt_token_ids"].size());
+      DraftLayerTrial trial(backend, line, chunk);
+      trial.read_prompt();
+      trial.check_guesses(chunk == 5);
+    }
+}
+
 }  // namespace llmb::test

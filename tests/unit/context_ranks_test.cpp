@@ -22,28 +22,8 @@ struct Grid {
   int32_t tensor_size = 1, num_stages = 1, context_size = 1;
 };
 
-std::string bytes_of(const std::vector<Generated>& answers) {
-  std::string bytes;
-  const auto add = [&](const auto& values) {
-    bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof values[0]);
-  };
-  for (const Generated& answer : answers) {
-    add(answer.tokens), add(answer.logprobs);
-    for (const auto& top : answer.top_logprobs) add(top);
-  }
-  return bytes;
-}
-
 std::string answers_of(Backend& backend, const std::string& dir, const ModelConfig& config, DType kv_dtype) {
-  LoadOptions options;
-  options.model_dir = dir;
-  options.block_size = 4;
-  options.groups_layers = true;
-  options.max_num_seqs = 32;
-  options.max_num_batched_tokens = 64;
-  options.max_model_len = config.max_position_embeddings;
-  options.num_threads = 1;
-  options.dtype = DType::kF32;
+  LoadOptions options = rank_golden_options(dir, config);
   options.kv_cache_dtype = kv_dtype;
   const Status status = backend.load(config, options);
   REQUIRE_MESSAGE(status.ok(), status.message());

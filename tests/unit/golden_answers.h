@@ -16,9 +16,9 @@
 
 namespace llmb::test {
 
-inline std::unique_ptr<Backend> load_f32(const std::string& dir, const ModelConfig& config, int32_t block_size,
-                                         bool groups_layers = false) {
-  auto backend = make_cpu_backend();
+// For all lines of a golden file at a time, in float32.
+inline LoadOptions golden_options(const std::string& dir, const ModelConfig& config, int32_t block_size,
+                                  bool groups_layers) {
   LoadOptions options;
   options.model_dir = dir;
   options.block_size = block_size;
@@ -28,7 +28,20 @@ inline std::unique_ptr<Backend> load_f32(const std::string& dir, const ModelConf
   options.max_model_len = config.max_position_embeddings;
   options.num_threads = 2;
   options.dtype = options.kv_cache_dtype = DType::kF32;
-  const Status status = backend->load(config, options);
+  return options;
+}
+
+// For a rank's thread.
+inline LoadOptions rank_golden_options(const std::string& dir, const ModelConfig& config) {
+  LoadOptions options = golden_options(dir, config, 4, /*groups_layers=*/true);
+  options.num_threads = 1;
+  return options;
+}
+
+inline std::unique_ptr<Backend> load_f32(const std::string& dir, const ModelConfig& config, int32_t block_size,
+                                         bool groups_layers = false) {
+  auto backend = make_cpu_backend();
+  const Status status = backend->load(config, golden_options(dir, config, block_size, groups_layers));
   REQUIRE_MESSAGE(status.ok(), status.message());
   return backend;
 }
@@ -44,6 +57,19 @@ inline std::vector<Generated> answer(Backend& backend, const std::vector<nlohman
     r.sampling.num_logprobs = num_logprobs;
   }
   return generate_at_random(backend, requests, 64, 32, 1);
+}
+
+// All numbers of the answers.
+inline std::string bytes_of(const std::vector<Generated>& answers) {
+  std::string bytes;
+  const auto add = [&](const auto& values) {
+    bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof values[0]);
+  };
+  for (const Generated& answer : answers) {
+    add(answer.tokens), add(answer.logprobs);
+    for (const auto& top : answer.top_logprobs) add(top);
+  }
+  return bytes;
 }
 
 // Those of a model's own golden file, with 5 log-probabilities a token.

@@ -22,32 +22,7 @@
 namespace llmb::test {
 namespace {
 
-LoadOptions options_for(const std::string& dir, const ModelConfig& config) {
-  LoadOptions options;
-  options.model_dir = dir;
-  options.block_size = 4;
-  options.groups_layers = true;
-  options.max_num_seqs = 32;
-  options.max_num_batched_tokens = 64;
-  options.max_model_len = config.max_position_embeddings;
-  options.num_threads = 1;
-  options.dtype = options.kv_cache_dtype = DType::kF32;
-  return options;
-}
-
 const std::string kPlain = "/data/fixtures/models/llama-gqa";
-
-// All numbers of the answers.
-std::string bytes_of(const std::vector<Generated>& answers) {
-  std::string bytes;
-  for (const Generated& answer : answers) {
-    bytes.append(reinterpret_cast<const char*>(answer.tokens.data()), answer.tokens.size() * sizeof(TokenId));
-    bytes.append(reinterpret_cast<const char*>(answer.logprobs.data()), answer.logprobs.size() * sizeof(float));
-    for (const auto& top : answer.top_logprobs)
-      bytes.append(reinterpret_cast<const char*>(top.data()), top.size() * sizeof(float));
-  }
-  return bytes;
-}
 
 }  // namespace
 
@@ -60,7 +35,7 @@ TEST_CASE("every golden model: the reference's tokens and log probabilities, or 
       CAPTURE(dir);
       CAPTURE(size);
       const auto backend = make_thread_ranks(size);
-      const Status status = backend->load(*config, options_for(dir, *config));
+      const Status status = backend->load(*config, rank_golden_options(dir, *config));
       if (!status.ok()) {
         CHECK(status.code() == StatusCode::kUnsupported);
         MESSAGE(std::filesystem::path(dir).filename().string() << " over " << size << " ranks: " << status.message());
@@ -91,7 +66,7 @@ TEST_CASE("bytes are equal over 100 runs with random delays in every call") {
     const auto backend = make_thread_ranks(2, 1, 0, [&](RankContext& context) {
       delay_calls(&context, run);
     });
-    REQUIRE(backend->load(*config, options_for(dir, *config)).ok());
+    REQUIRE(backend->load(*config, rank_golden_options(dir, *config)).ok());
     const std::string bytes = bytes_of(answer(*backend, lines, "prompt_token_ids", "token_ids", 5));
     if (run == 0) first = bytes;
     CHECK((bytes == first));
@@ -108,12 +83,12 @@ TEST_CASE("stages of layers give the bytes of one rank, two ranks to a stage tho
     const auto lines = read_json_lines(dir + "/golden.jsonl");
     const auto bytes = [&](int32_t tensor_size, int32_t num_stages) {
       const auto backend = make_thread_ranks(tensor_size, num_stages);
-      const Status status = backend->load(*config, options_for(dir, *config));
+      const Status status = backend->load(*config, rank_golden_options(dir, *config));
       REQUIRE_MESSAGE(status.ok(), status.message());
       return bytes_of(answer(*backend, lines, "prompt_token_ids", "token_ids", 5));
     };
     const auto whole = make_cpu_backend();
-    REQUIRE(whole->load(*config, options_for(dir, *config)).ok());
+    REQUIRE(whole->load(*config, rank_golden_options(dir, *config)).ok());
     const std::string expected = bytes_of(answer(*whole, lines, "prompt_token_ids", "token_ids", 5));
     for (int32_t stages = 2; stages <= std::min(4, config->num_hidden_layers); ++stages)
       CHECK((bytes(1, stages) == expected));
