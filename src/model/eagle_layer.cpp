@@ -99,6 +99,12 @@ Result<EagleFiles> EagleFiles::open(const std::string& dir, const ModelConfig& m
   const auto shapes = eagle.files_.make_source(pool, WeightAccess::kShapes);
   if (shapes->has("midlayer.hidden_norm.weight") || shapes->has("layers.0.hidden_norm.weight"))
     status = eagle.read_eagle3(dir, model);
+  // Published configs name biases otherwise than Llama's do, or not at all.
+  for (const char* const layer : {"layers.0.", "midlayer."}) {
+    const std::string attention = std::string(layer) + "self_attn.";
+    eagle.config_.qkv_bias = eagle.config_.qkv_bias || shapes->has(attention + "q_proj.bias");
+    eagle.config_.o_bias = eagle.config_.o_bias || shapes->has(attention + "o_proj.bias");
+  }
   if (status.ok()) status = eagle.load_layer(*shapes, maker, &nothing);
   if (!status.ok()) return status.with_context(dir);
   return eagle;

@@ -61,6 +61,23 @@ TEST_CASE("a layer of EAGLE's gives its definition's best tokens, one behind the
   }
 }
 
+TEST_CASE("biases are found by their tensors, whatever the config says of them") {
+  const TemporaryDirectory dir;
+  const std::string layer = layer_of("qwen3_moe");
+  nlohmann::json fields = nlohmann::json::parse(read_file(layer + "/config.json"));
+  REQUIRE(fields.erase("attention_bias") == 1);
+  write_file(dir.file("config.json"), fields.dump());
+  std::filesystem::copy(layer + "/model.safetensors", dir.file("model.safetensors"));
+  ModelConfig config = config_of("qwen3_moe");
+  const auto files = EagleFiles::open(dir.path(), config);
+  REQUIRE_MESSAGE(files.ok(), files.status().message());
+  files->describe(&config);
+  LoadOptions options = draft_layer_options(kFixtures + "models/qwen3_moe", 16);
+  options.eagle_dir = dir.path();
+  const auto backend = loaded(make_cpu_backend(), config, options);
+  check_draft_layer(*backend, read_json_lines(layer + "/golden.jsonl"));
+}
+
 TEST_CASE("layers that do not fit are refused by name") {
   CHECK(refusal({}) == "");
   CHECK(refusal({{"hidden_size", 64}}).find("its layer has hidden_size 64, the model 32") != std::string::npos);
