@@ -127,7 +127,8 @@ Status EagleFiles::read_eagle3(const std::string& dir, const ModelConfig& model)
   if (ConfigFields named(place); named.has("eagle_aux_hidden_state_layer_ids")) {
     const std::vector<double> ids = named.numbers("eagle_aux_hidden_state_layer_ids", 3, 0, num_layers - 1);
     LLMB_RETURN_IF_ERROR(named.status());
-    std::transform(ids.begin(), ids.end(), config_.mtp.state_layers.begin(), [](double id) { return static_cast<int32_t>(id); });
+    std::transform(ids.begin(), ids.end(), config_.mtp.state_layers.begin(),
+                   [](double id) { return static_cast<int32_t>(id); });
   } else if (num_layers < 7) {
     return invalid_argument("\"eagle_aux_hidden_state_layer_ids\" is missing, and the model has " +
                             std::to_string(num_layers) + " layers, too few to guess them");

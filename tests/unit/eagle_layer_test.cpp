@@ -81,8 +81,10 @@ TEST_CASE("biases are found by their tensors, whatever the config says of them")
 TEST_CASE("layers that do not fit are refused by name") {
   CHECK(refusal({}) == "");
   CHECK(refusal({{"hidden_size", 64}}).find("its layer has hidden_size 64, the model 32") != std::string::npos);
-  CHECK(refusal({{"num_attention_heads", 8}}).find("its layer has num_attention_heads 8, the model 4") != std::string::npos);
-  CHECK(refusal({{"num_key_value_heads", 4}}).find("its layer has num_key_value_heads 4, the model 2") != std::string::npos);
+  CHECK(refusal({{"num_attention_heads", 8}}).find("its layer has num_attention_heads 8, the model 4") !=
+        std::string::npos);
+  CHECK(refusal({{"num_key_value_heads", 4}}).find("its layer has num_key_value_heads 4, the model 2") !=
+        std::string::npos);
   CHECK(refusal({{"head_dim", 16}}).find("its layer has head_dim 16, the model 8") != std::string::npos);
   CHECK(refusal({{"vocab_size", 64}}).find("its layer has vocab_size 64, the model 128") != std::string::npos);
   CHECK(refusal({{"num_hidden_layers", 2}}).find("has 2 layers; EAGLE's has one") != std::string::npos);
@@ -120,12 +122,15 @@ TEST_CASE("a layer of EAGLE-3's: what it lacks is named") {
   CHECK(refusal({}, "no such name", "") == "");
   CHECK(refusal({}, "\"d2t\"", "\"d3t\"").find("has no tensor \"d2t\"") != std::string::npos);
   CHECK(refusal({}, "\"norm.weight\"", "\"n0rm.weight\"").find("norm.weight") != std::string::npos);
-  CHECK(refusal({{"norm_before_residual", true}}, "no such name", "").find("norm_before_residual") != std::string::npos);
+  CHECK(refusal({{"norm_before_residual", true}}, "no such name", "").find("norm_before_residual") !=
+        std::string::npos);
   CHECK(refusal({{"draft_vocab_size", 70}}, "no such name", "").find("d2t") != std::string::npos);
   CHECK(refusal({{"draft_vocab_size", 1000}}, "no such name", "").find("draft_vocab_size") != std::string::npos);
-  CHECK(refusal({{"eagle_config", nullptr}}, "no such name", "").find("eagle_aux_hidden_state_layer_ids") != std::string::npos);
+  CHECK(refusal({{"eagle_config", nullptr}}, "no such name", "").find("eagle_aux_hidden_state_layer_ids") !=
+        std::string::npos);
   const nlohmann::json beyond = {{"eagle_aux_hidden_state_layer_ids", {0, 1, 9}}};
-  CHECK(refusal({{"eagle_config", beyond}}, "no such name", "").find("eagle_aux_hidden_state_layer_ids") != std::string::npos);
+  CHECK(refusal({{"eagle_config", beyond}}, "no such name", "").find("eagle_aux_hidden_state_layer_ids") !=
+        std::string::npos);
 }
 
 TEST_CASE("rows of EAGLE-3's head that are of no token are refused") {
