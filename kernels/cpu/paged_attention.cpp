@@ -4,74 +4,16 @@
 // threads.
 #include "kernels/cpu/paged_attention.h"
 
-#include <atomic>
-#include <cstring>
 #include <span>
 #include <vector>
 
 #include "base/check.h"
-#include "base/per_thread.h"
-#include "kernels/cpu/aligned_buffer.h"
-#include "kernels/cpu/paged_attention_fetch.h"
-#include "kernels/cpu/paged_attention_items.h"
-#include "kernels/cpu/paged_attention_segment.h"
+#include "kernels/cpu/paged_attention_tasks.h"
 #include "kernels/cpu/tuning.h"
 
 namespace llmb::cpu {
 
 namespace {
-
-// Buffers grow to what the largest call on this thread needs, so that no step allocates.
-float* grow(AlignedBuffer* buffer, int64_t floats) {
-  const int64_t bytes = floats * int64_t{sizeof(float)};
-  if (buffer->size_bytes() < bytes) *buffer = AlignedBuffer(bytes);
-  return reinterpret_cast<float*>(buffer->data());
-}
-
-float* thread_scratch(int64_t floats) {
-  return grow(&per_thread<AlignedBuffer>([] {}), floats);
-}
-
-// An item's rows; valid until the thread's next call.
-std::span<const AttentionRow> make_rows(const AttentionCall& c, const AttentionItem& item) {
-  std::vector<AttentionRow>& rows = per_thread<std::vector<AttentionRow>>([] {});
-  rows.clear();
-  const int64_t first_head = c.head_begin(item.kv_head), end_head = c.head_end(item.kv_head);
-  for (int64_t token = item.token_begin; token < item.token_end; ++token)
-    for (int64_t head = first_head; head < end_head; ++head)
-      rows.push_back(
-          {c.tokens[token].row * int64_t{c.params.num_heads} + head, item.begin(c, token), item.limit(c, token), head});
-  return rows;
-}
-
-// Its queries, one behind the other.
-void copy_queries(const AttentionCall& c, const AttentionItem& item, float* q) {
-  const int64_t first = c.head_begin(item.kv_head) * c.kv.head_dim;
-  const int64_t size = c.num_heads_of(item.kv_head) * c.kv.head_dim;
-  for (int64_t token = item.token_begin; token < item.token_end; ++token, q += size)
-    std::memcpy(q, c.qkv + c.tokens[token].row * c.qkv_stride + first,
-                static_cast<size_t>(size) * sizeof(float));
-}
-
-// Calls work(fetch, task) for each task in turn, on all threads. Each takes a task ahead of the one that it works on,
-// to know what it will read next. segments(task): what is read for it.
-template <class Task, class Segments, class Work>
-void share_tasks(const AttentionCall& c, std::span<const Task> tasks, ThreadPool& pool, const Segments& segments,
-                 const Work& work) {
-  std::atomic<size_t> num_taken{0};
-  const auto take = [&]() -> const Task* {
-    const size_t i = num_taken.fetch_add(1, std::memory_order_relaxed);
-    return i < tasks.size() ? &tasks[i] : nullptr;
-  };
-  pool.parallel_for(pool.num_threads(), [&](int64_t, int) {
-    SegmentFetch fetch(c);
-    for (const Task *task = take(), *next = nullptr; task != nullptr; task = next) {
-      next = take();
-      fetch.begin(segments(*task), next != nullptr ? segments(*next) : SegmentFetch::Segments());
-      work(*task, &fetch);
-    }
-  });
-}
 
 // Valid until the thread's next item.
 AttentionState loaded_rows(const AttentionCall& c, std::span<const AttentionRow> rows) {
@@ -140,12 +82,7 @@ void attend_split(const AttentionCall& c, std::span<const AttentionItem> items, 
       [](const Task& t) {
         return SegmentFetch::Segments{t.item, t.segment, t.segment + 1};
       },
-      [&](const Task& t, SegmentFetch* fetch) {
-        const AttentionScratch scratch(c, make_rows(c, *t.item),
-                                       thread_scratch(AttentionScratch::floats(c, t.item->num_rows(c))));
-        copy_queries(c, *t.item, scratch.q);
-        attend_segment(c, *t.item, t.segment, scratch, state(t), fetch);
-      });
+      [&](const Task& t, SegmentFetch* fetch) { attend_alone(c, *t.item, t.segment, state(t), fetch); });
   pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) {
     const AttentionItem& item = items[i];
     const std::span<const AttentionRow> rows = make_rows(c, item);
@@ -169,16 +106,22 @@ KvCacheView in_parts(KvCacheView kv, int32_t num_heads) {
 
 }  // namespace
 
-void paged_attention(const float* qkv, int64_t qkv_stride, float* out, const AttentionBatch& batch,
-                     const AttentionParams& params, const KvCacheView& kv, ThreadPool& pool) {
+AttentionCall make_attention_call(const float* qkv, int64_t qkv_stride, float* out, const AttentionBatch& batch,
+                                  const AttentionParams& params, const KvCacheView& kv) {
   LLMB_CHECK(kv.num_kv_heads > 0 && kv.dtype != DType::kF16);
   LLMB_CHECK(params.group > 0 || params.num_heads % kv.num_kv_heads == 0);
   LLMB_CHECK(kv.latent_dim == 0 || (kv.num_kv_heads == 1 && kv.dtype != DType::kI8));
   const KvCacheView parts = in_parts(kv, params.num_heads);
   const int32_t group = params.group > 0 ? params.group : params.num_heads / parts.num_kv_heads;
-  AttentionCall c{qkv, qkv_stride, out, batch, params, group, parts};
+  const AttentionCall c{qkv, qkv_stride, out, batch, params, group, parts};
   LLMB_CHECK(c.num_heads_of(0) > 0 && c.head_end(parts.num_kv_heads - 1) == params.num_heads &&
              c.num_heads_of(parts.num_kv_heads - 1) > 0);
+  return c;
+}
+
+void paged_attention(const float* qkv, int64_t qkv_stride, float* out, const AttentionBatch& batch,
+                     const AttentionParams& params, const KvCacheView& kv, ThreadPool& pool) {
+  AttentionCall c = make_attention_call(qkv, qkv_stride, out, batch, params, kv);
   AttentionItems& items = per_thread<AttentionItems>([] {});
   items.make(&c, pool.num_threads());
   if (items.num_phases() > 1) {

@@ -103,6 +103,12 @@ struct AttentionState {
   static int64_t floats(int64_t rows, int64_t padded_dim) { return ceil_div(rows * (padded_dim + 2), 16) * 16; }
   AttentionState(float* at, int64_t rows, int64_t padded_dim)
       : values(at), max(at + rows * padded_dim), norm(max + rows) {}
+  // Those of rows behind `row`.
+  AttentionState from(int64_t row, int64_t padded_dim) const {
+    AttentionState rest = *this;
+    rest.values += row * padded_dim, rest.max += row, rest.norm += row;
+    return rest;
+  }
 };
 
 // Memory of one thread while it works on an item.

@@ -83,11 +83,12 @@ void rope_and_kv_write(float* qkv, const int32_t* positions, const int32_t* slot
     float* k = rotated.data() + thread * kv_floats;
     const int64_t end = std::min(num_tokens, (task + 1) * chunk);
     for (int64_t t = task * chunk; t < end; ++t) {
-      if (t + 1 < end && slots[t + 1] / kv.block_size != slots[t] / kv.block_size) fetch_kv_slot(slots[t + 1], kv);
+      if (t + 1 < end && slots[t + 1] >= 0 && slots[t + 1] / kv.block_size != slots[t] / kv.block_size)
+        fetch_kv_slot(slots[t + 1], kv);
       float* row = qkv + t * row_floats;
       HWY_DYNAMIC_DISPATCH(rotate_token)
       (row, cos + positions[t] * half, sin + positions[t] * half, num_heads, num_kv_heads, head_dim, half, k);
-      write_kv_slot(k, row + row_floats - kv_floats, slots[t], kv);
+      if (slots[t] >= 0) write_kv_slot(k, row + row_floats - kv_floats, slots[t], kv);
     }
   });
 }

@@ -15,7 +15,7 @@ namespace llmb::cpu {
 // even, at most head_dim; head_dim equal to kv.head_dim, num_kv_heads to kv.num_kv_heads; slots differ.
 void rope_and_kv_write(float* qkv,                // [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], or no v
                        const int32_t* positions,  // [num_tokens]
-                       const int32_t* slots,      // [num_tokens]
+                       const int32_t* slots,      // [num_tokens]  < 0: its k and v are kept elsewhere
                        int64_t num_tokens, int32_t num_heads, int32_t num_kv_heads, int32_t head_dim,
                        int32_t rotary_dim,
                        const float* cos,  // [max_position, rotary_dim / 2]

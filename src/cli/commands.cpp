@@ -32,7 +32,7 @@ const std::vector<CommandText>& command_texts() {
        {"output", "order", "restart", "retry-errors", "max-errors", "error-file", "no-metrics", "dry-run", "autotune", "metrics",
         "output-format",
         "batching", "shard", "shard-by", "done", "workers", "tensor-parallel-size", "pipeline-parallel-size", "prefill-context-parallel-size",
-        "data-parallel-size", "prefill-workers", "decode-workers", "schedule", "request-rate",
+        "decode-context-parallel-size", "data-parallel-size", "prefill-workers", "decode-workers", "schedule", "request-rate",
         "enable-prefix-caching", "no-enable-prefix-caching"}}};
   return kTexts;
 }

@@ -19,6 +19,8 @@
 #include "cli/metrics_file.h"
 #include "cli/shard_environment.h"
 #include "cli/version.h"
+#include "core/rank_part.h"
+#include "job/rank_team.h"
 #include "scheduler/policies.h"
 
 namespace llmb {
@@ -65,8 +67,16 @@ std::string check_combination(const JobOptions& o) {
 }
 
 constexpr char kRankFlags[] = "--tensor-parallel-size, --pipeline-parallel-size or --prefill-context-parallel-size";
-bool has_ranks(const JobOptions& o) {
-  return o.tensor_parallel_size * o.pipeline_parallel_size * o.prefill_context_parallel_size > 1;
+bool has_ranks(const JobOptions& o) { return rank_grid(o).num_ranks() > 1; }
+
+std::string check_divided_kv(const JobOptions& o) {
+  if (o.decode_context_parallel_size == 1) return "";
+  const std::string name = "--decode-context-parallel-size ";
+  if (o.prefill_context_parallel_size > 1 && o.prefill_context_parallel_size != o.decode_context_parallel_size)
+    return name + "divides keys and values among the processes of --prefill-context-parallel-size; give one of the two";
+  if (o.asked.block_size)
+    return name + "has blocks of " + std::to_string(kSliceTokens) + " tokens for each process; leave out --block-size";
+  return "";
 }
 
 // Prompts go from worker to worker by way of the pool that swapped blocks have.
@@ -224,6 +234,11 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     o.num_workers = o.num_prefill_workers + o.num_decode_workers;
   }
   if (const std::string problem = check_combination(o); !problem.empty()) return refuse(problem);
+  if (const std::string problem = check_divided_kv(o); !problem.empty()) return refuse(problem);
+  if (o.decode_context_parallel_size > 1) {
+    o.load.block_size = kSliceTokens * o.decode_context_parallel_size;
+    o.asked.block_size = true;  // none that was tuned
+  }
   if (const std::string problem = check_autotune(options); !problem.empty()) return refuse(problem);
   if (o.output.retry_errors == "true") o.output.retry_errors = "*";  // the flag alone
   o.output.metrics = metrics_path(o.output.metrics, o.output.path);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/row_parts.h"
 #include "core/types.h"
 
 namespace llmb {
@@ -64,19 +65,21 @@ void divide_heads(const ModelConfig& config, int32_t rank, int32_t size, ModelSh
   share->kv_heads = sets_of(rank);
 }
 
-// Stages have about as many weights to multiply with; the last one's include the LM head.
+// Layers of each stage, so that the one with the most to do has as little as may be: layers multiply with their weights
+// and with the positions that rows see, the last stage also with the LM head, for the rows that are sampled.
 Range layers_of(const ModelConfig& config, const RankPart& part) {
   const int64_t layers = config.num_hidden_layers, stages = part.num_stages;
-  const int64_t head = int64_t{config.vocab_size} * config.hidden_size;
-  const int64_t of_layer = std::max<int64_t>(1, (config.num_matmul_params() - head) / layers);
-  const int64_t total = layers * of_layer + head;
-  std::vector<int64_t> ends = {0};
-  for (int64_t s = 1; s < stages; ++s) {
-    const int64_t even = (total * s / stages + of_layer / 2) / of_layer;
-    ends.push_back(std::clamp(even, ends.back() + 1, layers - (stages - s)));
+  if (stages == 1) return {0, layers};
+  const int64_t head = int64_t{config.vocab_size} * config.hidden_size * part.rows.head_permille / 1000;
+  const RowCost cost = row_cost(config);
+  const int64_t of_layer = std::max<int64_t>(1, (cost.of_row + cost.of_position * part.rows.mean_position) / layers);
+  int64_t of_last = 1, least = INT64_MAX;
+  for (int64_t last = 1; last <= layers - (stages - 1); ++last) {
+    const int64_t most = std::max(ceil_div(layers - last, stages - 1) * of_layer, last * of_layer + head);
+    if (most <= least) least = most, of_last = last;
   }
-  ends.push_back(layers);
-  return {ends[static_cast<size_t>(part.stage())], ends[static_cast<size_t>(part.stage()) + 1]};
+  if (part.is_last_stage()) return {layers - of_last, layers};
+  return even_part(layers - of_last, 1, part.stage(), static_cast<int32_t>(stages - 1));
 }
 
 // Key heads with their value heads, or channels where a convolution is all there is.

@@ -10,7 +10,8 @@
 // other, and hand the residual stream on. The first stage embeds tokens, the last one draws them.
 //
 // Context parallel: ranks with the same part of the model share out the rows of each step, prompts' above all, and give
-// each other keys and values (backend/cpu/step_rows.h).
+// each other keys and values (backend/cpu/step_rows.h). Each keeps those of all positions, or with divided keys and
+// values those of its slice of each block (backend/cpu/kv_slices.h).
 #pragma once
 
 #include <cstdint>
@@ -23,10 +24,19 @@ namespace llmb {
 // Raised whenever ranks get other parts than before: sums over ranks round otherwise then.
 inline constexpr int64_t kTensorPartsVersion = 2;
 
+// Positions in a rank's slice of a block, where ranks divide keys and values: they are a segment of attention.
+inline constexpr int32_t kSliceTokens = 256;
+
 struct Range {
   int64_t begin = 0, end = 0;
   int64_t count() const { return end - begin; }
   bool holds(int64_t i) const { return i >= begin && i < end; }
+};
+
+// The rows that stages of a pipeline are balanced for, as far as a job knows: they change no result.
+struct StageRows {
+  int32_t head_permille = 1000;  // of a thousand, those whose logits are computed
+  int32_t mean_position = 0;
 };
 
 // One rank of so many. Ranks of a stage are neighbours, and in a stage those that have its parts of layers.
@@ -35,12 +45,15 @@ struct RankPart {
   int32_t tensor_size = 1;  // ranks that have a part of each layer of their stage
   int32_t num_stages = 1;
   int32_t context_size = 1;  // ranks that have the same part of the model
+  bool divides_kv = false;   // among these, by position
+  StageRows rows = {};
 
   int32_t stage_size() const { return tensor_size * context_size; }  // in ranks
   int32_t num_ranks() const { return stage_size() * num_stages; }
   int32_t tensor_rank() const { return rank % tensor_size; }
   int32_t context_rank() const { return rank / tensor_size % context_size; }
   int32_t stage() const { return rank / stage_size(); }
+  int32_t num_slices() const { return divides_kv ? context_size : 1; }  // of a block's positions
   bool is_first_stage() const { return stage() == 0; }
   bool is_last_stage() const { return stage() + 1 == num_stages; }
 };

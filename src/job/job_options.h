@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "core/adapter_names.h"
+#include "core/rank_part.h"
 #include "io/input_format.h"
 #include "job/generation_defaults.h"
 #include "job/request_metrics.h"
@@ -112,7 +113,9 @@ struct JobOptions {
   int num_prefill_workers = 0, num_decode_workers = 0;  // together num_workers
   int32_t tensor_parallel_size = 1;    // processes that have a part of each layer of one model,
   int32_t pipeline_parallel_size = 1;  // in so many stages of its layers,
-  int32_t prefill_context_parallel_size = 1;  // and for each part so many, which share out a step's rows
+  int32_t prefill_context_parallel_size = 1;  // and for each part so many, which share out a step's rows,
+  int32_t decode_context_parallel_size = 1;   // as do so many, which divide keys and values as well; or one is 1
+  StageRows stage_rows;  // expected of the input: what stages are balanced for
   LoadOptions load = {.swap_space_gib = 4};  // but for the model's files and limits, which follow from the other members
   // But for pool and lengths, which follow from the backend and the model.
   SchedulerConfig scheduler = {

@@ -133,7 +133,9 @@ class RankProcesses final : public RankPeers {
 }  // namespace
 
 RankPart rank_grid(const JobOptions& options) {
-  return {0, options.tensor_parallel_size, options.pipeline_parallel_size, options.prefill_context_parallel_size};
+  const int32_t context_size = std::max(options.prefill_context_parallel_size, options.decode_context_parallel_size);
+  return {0, options.tensor_parallel_size, options.pipeline_parallel_size, context_size,
+          options.decode_context_parallel_size > 1, options.stage_rows};
 }
 
 std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device, const ModelFiles& model) {
@@ -145,7 +147,7 @@ std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device
   };
   add("tensor_parallel_size", grid.tensor_size);
   add("pipeline_parallel_size", grid.num_stages);
-  add("prefill_context_parallel_size", grid.context_size);
+  add(grid.divides_kv ? "decode_context_parallel_size" : "prefill_context_parallel_size", grid.context_size);
   if (device != DeviceKind::kCpu)
     return JobStop{JobEnd::kOptionRefused, name + ": ranks compute on the CPU only as yet; use --device cpu"};
   if (o.merges_adapters)

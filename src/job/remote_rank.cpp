@@ -70,6 +70,7 @@ Status serve(JobOptions options, RankContext& context, JobLink& link, const std:
   const RankOrder order = unpack_rank_order(link.receive().payload);
   JobModel model;
   if (const auto stop = load_ordered_model(order.order, &options, &model)) return status_of(*stop);
+  context.part.rows = options.stage_rows;
   WorkerOptions worker;
   if (const auto stop = set_up_worker(options, model, &worker)) return status_of(*stop);
   LoadOptions load = target_load_options(worker);

@@ -16,11 +16,17 @@ namespace llmb {
 
 // Bindings name every member, so that one more does not compile until it is here.
 template <typename F>
+void each_member(StageRows& rows, F f) {
+  auto& [head_permille, mean_position] = rows;
+  f(head_permille), f(mean_position);
+}
+
+template <typename F>
 void each_member(WorkerOrder& order, F f) {
   auto& [role, count, device, inventory, dtype, arithmetic, seqs, tokens, block_size, threads, kv_bytes, swap_gib, watchdog,
-         merged] = order;
+         merged, stage_rows] = order;
   f(role), f(count), f(device), f(inventory), f(dtype), f(arithmetic), f(seqs), f(tokens), f(block_size), f(threads);
-  f(kv_bytes), f(swap_gib), f(watchdog), f(merged);
+  f(kv_bytes), f(swap_gib), f(watchdog), f(merged), f(stage_rows);
 }
 
 template <typename F>

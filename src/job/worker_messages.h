@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "core/completion.h"
 #include "core/prompt_blocks.h"
+#include "core/rank_part.h"
 #include "core/step_cost.h"
 #include "core/types.h"
 #include "engine/completion_sink.h"
@@ -61,6 +62,7 @@ struct WorkerOrder {
   double swap_space_gib = 0;   // likewise
   double watchdog_ms = 0;      // of a step; 0: none
   std::vector<std::string> merged_adapters;
+  StageRows stage_rows;
 };
 
 struct WorkerStart {

@@ -63,6 +63,7 @@ WorkerOrder order_of(const JobOptions& o, const JobModel& model, int index, int 
   order.kv_cache_bytes = o.load.kv_cache_bytes;
   order.swap_space_gib = o.load.swap_space_gib;
   order.watchdog_ms = watchdog_ms(o, model.device.kind);
+  order.stage_rows = o.stage_rows;
   return order;
 }
 
@@ -104,6 +105,7 @@ Status follow_order(const WorkerOrder& order, const JobModel& model, JobOptions*
   o->load.kv_cache_bytes = order.kv_cache_bytes;
   o->load.swap_space_gib = order.swap_space_gib;
   o->load.adapter_bytes /= order.count;
+  o->stage_rows = order.stage_rows;
   if (model.device.kind == DeviceKind::kCpu && order.kv_cache_bytes == 0 && order.count > 1)
     o->load.num_blocks_override = num_blocks_of(order, model, *o);
   return {};

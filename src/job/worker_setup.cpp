@@ -41,7 +41,7 @@ WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
     const int64_t most = int64_t{o.speculation.max_tokens} * o.scheduler.max_num_seqs;
     options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(most, kMaxStepDrafts));
     options.load.max_num_drafts = options.scheduler.max_num_drafts;
-    options.scheduler.allows_trees = o.speculation.has_trees();
+    options.scheduler.allows_trees = o.speculation.has_trees() && o.decode_context_parallel_size == 1;
   } else if (model.device.kind != DeviceKind::kCuda) {
     // For tokens that a form leaves no choice of. On a GPU they would make every recorded step larger.
     options.scheduler.max_num_drafts = options.load.max_num_drafts = kMaxStepDrafts;

@@ -45,6 +45,7 @@ const std::map<std::string, NumericFlag> kFlags = {
     {"--tensor-parallel-size", {{"1", "64"}, {"0", "-1", "65"}}},
     {"--pipeline-parallel-size", {{"1", "64"}, {"0", "-1", "65"}}},
     {"--prefill-context-parallel-size", {{"1", "64"}, {"0", "-1", "65"}}},
+    {"--decode-context-parallel-size", {{"1", "16"}, {"0", "-1", "17"}}},
     {"--data-parallel-size", {{"1", "2"}, {"0", "-1", "257"}}},
     {"--max-tokens", {{"1", "2147483647"}, {"0", "-1", "2147483648"}}},
     {"--min-tokens", {{"0", "1"}, {"-1", "2147483648"}}},

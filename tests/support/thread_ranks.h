@@ -62,13 +62,14 @@ class ThreadPeers final : public RankPeers {
 // Not loaded yet.
 inline std::unique_ptr<RankedBackend> make_thread_ranks(int32_t tensor_size, int32_t num_stages = 1,
                                                         double patience_ms = 0, const PrepareRank& prepare = nullptr,
-                                                        int32_t context_size = 1) {
-  const RankPart grid = {0, tensor_size, num_stages, context_size};
+                                                        int32_t context_size = 1, bool divides_kv = false) {
+  RankPart part = {0, tensor_size, num_stages, context_size, divides_kv};
+  const RankPart grid = part;
   auto ranks = SharedRanks::create(grid.num_ranks(), rank_channels(grid));
   check_ok(ranks.status());
   std::vector<std::shared_ptr<RankContext>> contexts;
-  for (int32_t r = 0; r < grid.num_ranks(); ++r) {
-    contexts.push_back(make_rank_context(*ranks, {r, tensor_size, num_stages, context_size}));
+  for (part.rank = 0; part.rank < grid.num_ranks(); ++part.rank) {
+    contexts.push_back(make_rank_context(*ranks, part));
     if (prepare) prepare(*contexts.back());
   }
   const auto first = contexts.front();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/row_parts.h"
 #include "core/types.h"
 #include "tests/support/test_rng.h"
 
@@ -75,6 +76,45 @@ TEST_CASE("query heads cover the model once, each with its keys and values, in n
     CHECK(heads == config.num_attention_heads);
     CHECK(columns == config.intermediate_size);
   }
+}
+
+TEST_CASE("stages: no other division of the layers leaves the one with the most to do less, whatever rows there are") {
+  TestRng rng(11);
+  for (int i = 0; i < 300; ++i) {
+    ModelConfig config = config_with(8, 2, 64 * rng.between(8, 40));
+    config.num_hidden_layers = rng.between(4, 24);
+    config.vocab_size = rng.between(1000, 200000);
+    RankPart part;
+    part.num_stages = rng.between(2, 4);
+    part.rows = {rng.between(0, 1000), rng.between(0, 4000)};
+    const RowCost cost = row_cost(config);
+    const int64_t layers = config.num_hidden_layers;
+    const int64_t of_layer = (cost.of_row + cost.of_position * part.rows.mean_position) / layers;
+    const int64_t head = int64_t{config.vocab_size} * config.hidden_size * part.rows.head_permille / 1000;
+    int64_t most = 0, end = 0;
+    for (part.rank = 0; part.rank < part.num_stages; ++part.rank) {
+      const Range own = share_of(config, part).layers;
+      CHECK(own.begin == end);
+      CHECK(own.count() > 0);
+      end = own.end;
+      most = std::max(most, own.count() * of_layer + (part.is_last_stage() ? head : 0));
+    }
+    CHECK(end == layers);
+    for (int64_t last = 1; last <= layers - (part.num_stages - 1); ++last)
+      CHECK(most <= std::max(last * of_layer + head, ceil_div(layers - last, part.num_stages - 1) * of_layer));
+  }
+}
+
+TEST_CASE("the last stage has more layers where fewer rows need logits, or rows see more positions") {
+  ModelConfig config = config_with(9, 3, 1536);  // SmolLM2-135M: its head is worth 8 of its 30 layers
+  config.num_hidden_layers = 30;
+  const auto of_last = [&](StageRows rows) {
+    return share_of(config, {1, 1, 2, 1, false, rows}).layers.count();
+  };
+  CHECK(of_last({1000, 0}) == 11);
+  CHECK(of_last({500, 0}) == 13);
+  CHECK(of_last({0, 0}) == 15);
+  CHECK(of_last({1000, 4000}) > 11);
 }
 
 }  // namespace llmb::test

@@ -146,10 +146,11 @@ class CpuBackend final : public Backend {
     }
     info_.max_idle_blocks = max_idle_blocks(info_.kv, options);
     pool_.emplace(num_threads_for(options.num_threads));
-    ops_.emplace(own_, own_kv, num_scratch_blocks(options), options.max_model_len, options.cpu.quantization,
-                 options.cpu.rounds_block_activations ? DType::kI8 : *options_.dtype, *pool_);
+    ops_.emplace(own_, own_kv, divides_kv() ? 0 : num_scratch_blocks(options), options.max_model_len,
+                 options.cpu.quantization, options.cpu.rounds_block_activations ? DType::kI8 : *options_.dtype, *pool_);
     if (ranks_ && ranks_->part.tensor_size > 1) ops_->join_ranks(*ranks_, config, *share_);
     if (ranks_ && ranks_->part.context_size > 1) ops_->share_rows(*ranks_->context, config);
+    if (divides_kv()) ops_->divide_kv(*ranks_->context);
     if (config.has_states()) add_states(weight_bytes);
     else add_host_pool(weight_bytes);
     if (!ranks_ && !config.has_states()) info_.block_bytes = ops_->kv().block_bytes();
@@ -161,7 +162,7 @@ class CpuBackend final : public Backend {
     info_.max_plans_in_flight = plans_in_flight_of(ranks_ ? ranks_->part.num_stages : 1);
     info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options) : options.max_num_drafts;
     info_.max_best_tokens = INT32_MAX;
-    info_.verifies_trees = options.verifies_trees && !config.has_states();
+    info_.verifies_trees = options.verifies_trees && !config.has_states() && !divides_kv();
     info_.copies_blocks = info_.scores_prompts = true;
     info_.runs_first_layers = !has_stages(), info_.has_mtp = config.mtp.is_used;
     info_.load_ms = clock.now_ms();
@@ -264,6 +265,7 @@ class CpuBackend final : public Backend {
     return add_heads(options_, config_, *ops_, &*transformer_, &info_);
   }
 
+  bool divides_kv() const { return ranks_ && ranks_->part.num_slices() > 1; }
   bool has_stages() const { return ranks_ && ranks_->part.num_stages > 1; }
   bool is_early_stage() const { return has_stages() && !ranks_->part.is_last_stage(); }
   static bool follows_another(const StepPlan& plan) {

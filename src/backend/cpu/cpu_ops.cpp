@@ -129,6 +129,7 @@ void CpuOps::begin_step(const StepPlan& plan) {
   if (adapters_) adapters_->begin_step(plan);
   if (states_) states_->begin_step(plan, step_.positions, pool_);
   if (rows_) rows_->begin_step(plan, step_);
+  if (slices_) slices_->begin_step(plan, step_);
   sample_rows_.clear();
   for (const SampleRow& row : plan.sample_rows)
     sample_rows_.push_back(plan.hidden_rows.empty() ? row.token_row : plan.hidden_rows[row.token_row]);
@@ -219,10 +220,11 @@ void CpuOps::write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t nu
   static const RopeTable kNone;
   const int32_t rope = config_.ropes.empty() ? -1 : config_.layer(layer).rope;
   const RopeTable& table = rope < 0 ? kNone : ropes_[rope];
-  const int64_t first_slot = groups_.group(layer) * int64_t{plan_->num_tokens()} + first_row;
+  const int32_t group = groups_.group(layer);
+  const int32_t* const slots = slices_ ? slices_->slots(group) : &step_.slots[group * int64_t{plan_->num_tokens()}];
   cpu::KvCacheView kv = kv_.layer(config_.kv_layer_of(layer));
   if (!config_.has_own_kv(layer)) kv.num_kv_heads = 0;
-  cpu::rope_and_kv_write(qkv, step_.positions.data() + first_row, step_.slots.data() + first_slot, rows, num_heads,
+  cpu::rope_and_kv_write(qkv, step_.positions.data() + first_row, slots + first_row, rows, num_heads,
                          kv.num_kv_heads, kv.head_dim, rope < 0 ? 0 : config_.rotary_dim(config_.ropes[rope]), table.cos.data(),
                          table.sin.data(), kv, pool_);
 }
@@ -240,6 +242,7 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
                                     config_.layer(layer).first_position,
                                     head_group_,
                                     first_absent_};
+  if (slices_) return attend_to_slices(layer, qkv, params, out);
   const cpu::KvCacheView kv = kv_.layer(config_.kv_layer_of(layer));
   const int32_t group = groups_.group(layer);
   const auto attend = [&](const cpu::AttentionBatch& batch) {

@@ -11,6 +11,7 @@
 #include "backend/cpu/cpu_adapters.h"
 #include "backend/cpu/cpu_states.h"
 #include "backend/cpu/kv_pool.h"
+#include "backend/cpu/kv_slices.h"
 #include "backend/cpu/step_rows.h"
 #include "backend/cpu/tree_batch.h"
 #include "backend/ranks/rank_context.h"
@@ -43,6 +44,8 @@ class CpuOps final : public Ops {
 
   // Ranks of the channel, which outlives this, have the same part of the model `whole` and share out rows of steps.
   void share_rows(Collectives& context, const ModelConfig& whole) { rows_.emplace(context, whole); }
+  // They also divide keys and values: this one's pool has its slices of blocks.
+  void divide_kv(Collectives& context) { slices_.emplace(context); }
 
   void add_states(const StateLayout& layout);  // of layers that have one. Throws std::bad_alloc
 
@@ -138,6 +141,8 @@ class CpuOps final : public Ops {
   int64_t first_row() const { return rows_ ? rows_->own().begin : 0; }
   void write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t num_heads, float* qkv);
   void share_kv(int32_t layer, int64_t rows, Rows qkv);
+  void attend_to_slices(int32_t layer, Rows qkv, const cpu::AttentionParams& params, Rows out);
+  int64_t query_width(int32_t layer);  // columns of qkv
   DType activations_of(WeightRole role) const { return role == WeightRole::kSmall ? DType::kF32 : activations_; }
   const ModelConfig config_;
   const Quantization quantization_;
@@ -165,6 +170,7 @@ class CpuOps final : public Ops {
   cpu::HeadLinearScratch heads_scratch_;
   RankContext* ranks_ = nullptr;  // null: this one computes all
   std::optional<StepRows> rows_;  // none: all rows of each step
+  std::optional<KvSlices> slices_;  // none: keys and values of all positions
   std::vector<float> foreign_kv_;  // scratch
   cpu::VocabPart vocab_ = {};     // of this rank
   int32_t head_group_ = 0;        // its query heads: AttentionParams

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu_ops.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/paged_attention_parts.h"
 
 namespace llmb {
 
@@ -90,16 +91,38 @@ void CpuOps::embed_part(const cpu::PackedLinear& table, int64_t rows, Rows out) 
   sum_over_ranks(out, rows);
 }
 
+int64_t CpuOps::query_width(int32_t layer) {
+  return int64_t{config_.num_attention_heads} * kv_.layer(config_.kv_layer_of(layer)).head_dim;
+}
+
 // Each rank rotates and stores the keys and values of the others' rows as these do.
 void CpuOps::share_kv(int32_t layer, int64_t rows, Rows qkv) {
   LLMB_CHECK(rows == rows_->own().count());
-  const int64_t first_column = int64_t{config_.num_attention_heads} * kv_.layer(config_.kv_layer_of(layer)).head_dim;
-  const int64_t width = qkv.width - first_column;
+  const int64_t first_column = query_width(layer), width = qkv.width - first_column;
   rows_->share_columns(static_cast<const float*>(qkv.data), qkv.width, first_column, width,
                        [&](int64_t first_row, int64_t num_rows, const float* columns) {
                          foreign_kv_.assign(columns, columns + num_rows * width);
                          write_kv(layer, first_row, num_rows, 0, foreign_kv_.data());
                        });
+}
+
+// Where ranks have parts of the rows, they give each other the queries, which nothing changes any more.
+void CpuOps::attend_to_slices(int32_t layer, Rows qkv, const cpu::AttentionParams& params, Rows out) {
+  const int64_t width = query_width(layer);
+  const auto* queries = static_cast<const float*>(qkv.data);
+  int64_t stride = qkv.width;
+  if (has_part_of_rows()) {
+    float* const all = slices_->queries(width);
+    for (int64_t row = 0; row < num_rows(); ++row)
+      std::copy_n(queries + row * stride, width, all + (first_row() + row) * width);
+    rows_->share_columns(queries, stride, 0, width, [&](int64_t first, int64_t num_rows, const float* columns) {
+      std::copy_n(columns, num_rows * width, all + first * width);
+    });
+    queries = all, stride = width;
+  }
+  cpu::paged_attention_parts(queries, stride, static_cast<float*>(out.data), first_row(), num_rows(),
+                             slices_->batch(groups_.group(layer)), params, kv_.layer(config_.kv_layer_of(layer)),
+                             slices_->ranks(), pool_);
 }
 
 }  // namespace llmb

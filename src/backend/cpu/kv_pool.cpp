@@ -62,7 +62,7 @@ Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& op
 
 KvLayout kv_of_rank(const ModelConfig& config, const KvLayout& whole, const RankPart& part) {
   const ModelShare share = share_of(config, part);
-  KvLayout kv = make_kv_layout(config_of(config, share), whole.block_size, whole.dtype,
+  KvLayout kv = make_kv_layout(config_of(config, share), whole.block_size / part.num_slices(), whole.dtype,
                                groups_of_layers(whole.groups, share.layers.begin, share.layers.end));
   kv.num_blocks = whole.num_blocks;
   return kv;
@@ -72,8 +72,9 @@ int32_t num_blocks_of_ranks(const ModelConfig& config, const LoadOptions& option
                             const RankPart& grid) {
   if (options.num_blocks_override > 0) return whole.num_blocks;
   int64_t bytes = 0;  // of a block, on all ranks
-  for (int32_t rank = 0; rank < grid.num_ranks(); ++rank)
-    bytes += kv_of_rank(config, whole, {rank, grid.tensor_size, grid.num_stages, grid.context_size}).bytes_per_block();
+  RankPart part = grid;
+  for (part.rank = 0; part.rank < grid.num_ranks(); ++part.rank)
+    bytes += kv_of_rank(config, whole, part).bytes_per_block();
   const int64_t fitting = int64_t{whole.num_blocks} * whole.bytes_per_block() / bytes;
   const int64_t least = std::min<int64_t>(whole.num_blocks, max_blocks_per_seq(whole, options));
   return static_cast<int32_t>(std::clamp<int64_t>(fitting, least, whole.num_blocks));

@@ -1,0 +1,42 @@
+// A rank's part of the KV cache where ranks divide it by position (decode context parallel). A block of the pool, as
+// plans name it, has a slice on each rank: kSliceTokens positions of each in turn. So block tables, copies, swaps and
+// shared prefixes are those of one rank, and each rank does with its slices what the plan says of blocks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/collectives.h"
+#include "core/resolve_step.h"
+#include "core/step_plan.h"
+#include "kernels/cpu/paged_attention.h"
+
+namespace llmb {
+
+// One thread drives it.
+class KvSlices {
+ public:
+  explicit KvSlices(Collectives& ranks) : ranks_(ranks) {}  // those that have the slices; outlives this
+
+  // REQUIRES: the plan's blocks have a slice for each rank
+  void begin_step(const StepPlan& plan, const ResolvedStep& step);
+
+  // [num_tokens]  of this rank's pool; −1: another rank has the position
+  const int32_t* slots(int32_t layer_group) const { return slots_[static_cast<size_t>(layer_group)].data(); }
+  // All rows of the step, with tables of slices. Valid until the next begin_step().
+  cpu::AttentionBatch batch(int32_t layer_group) const;
+  // Room for the queries of all rows of the step, in which ranks put each other's.
+  float* queries(int64_t width);  // [num_tokens, width]
+  Collectives& ranks() { return ranks_; }
+
+ private:
+  Collectives& ranks_;
+  const StepPlan* plan_ = nullptr;
+  const ResolvedStep* step_ = nullptr;
+  std::vector<std::vector<int32_t>> slots_;        // [num_layer_groups][num_tokens]
+  std::vector<std::vector<int32_t>> block_start_;  // [num_layer_groups][num_entries]
+  std::vector<BlockId> block_ids_;                 // a plan's, each as often as it has slices
+  std::vector<float> queries_;
+};
+
+}  // namespace llmb
