@@ -65,18 +65,20 @@ void divide_heads(const ModelConfig& config, int32_t rank, int32_t size, ModelSh
   share->kv_heads = sets_of(rank);
 }
 
-// Layers of each stage, so that the one with the most to do has as little as may be: layers multiply with their weights
-// and with the positions that rows see, the last stage also with the LM head, for the rows that are sampled.
+// Layers of each stage. A step takes as long as the stage with the most to do, which has as little as may be, in steps
+// of prompts and of answers as far as there are such: layers multiply with their weights and with the positions that
+// rows see, the last stage for answers also with the LM head.
 Range layers_of(const ModelConfig& config, const RankPart& part) {
   const int64_t layers = config.num_hidden_layers, stages = part.num_stages;
   if (stages == 1) return {0, layers};
-  const int64_t head = int64_t{config.vocab_size} * config.hidden_size * part.rows.head_permille / 1000;
-  const RowCost cost = row_cost(config);
-  const int64_t of_layer = std::max<int64_t>(1, (cost.of_row + cost.of_position * part.rows.mean_position) / layers);
+  const int64_t head = int64_t{config.vocab_size} * config.hidden_size, of_prompts = part.rows.prompt_permille;
+  const RowCost of_row = row_cost(config);
+  const int64_t of_layer = std::max<int64_t>(1, (of_row.of_row + of_row.of_position * part.rows.mean_position) / layers);
   int64_t of_last = 1, least = INT64_MAX;
   for (int64_t last = 1; last <= layers - (stages - 1); ++last) {
-    const int64_t most = std::max(ceil_div(layers - last, stages - 1) * of_layer, last * of_layer + head);
-    if (most <= least) least = most, of_last = last;
+    const int64_t of_others = ceil_div(layers - last, stages - 1) * of_layer, own = last * of_layer;
+    const int64_t cost = of_prompts * std::max(of_others, own) + (1000 - of_prompts) * std::max(of_others, own + head);
+    if (cost <= least) least = cost, of_last = last;
   }
   if (part.is_last_stage()) return {layers - of_last, layers};
   return even_part(layers - of_last, 1, part.stage(), static_cast<int32_t>(stages - 1));

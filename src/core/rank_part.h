@@ -35,7 +35,7 @@ struct Range {
 
 // The rows that stages of a pipeline are balanced for, as far as a job knows: they change no result.
 struct StageRows {
-  int32_t head_permille = 1000;  // of a thousand, those whose logits are computed
+  int32_t prompt_permille = 0;  // of the time that layers take, in steps of prompts, whose rows need no logits
   int32_t mean_position = 0;
 };
 

@@ -90,6 +90,7 @@ class Job {
   std::optional<JobStop> examine_output();
   std::optional<JobStop> begin_reading();
   std::optional<JobStop> wait_for_new_line();
+  StageRows expected_rows() const;
   JobEnding compute();
   std::optional<JobStop> load_and_run(Outcome* outcome);
   std::optional<JobStop> start_output();

@@ -1,13 +1,17 @@
 // The part of a job that computes, and how it ends.
 #include <algorithm>
+#include <chrono>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "core/kv_room.h"
+#include "core/types.h"
 #include "job/input_check.h"
 #include "job/job.h"
 #include "job/measured_steps.h"
+#include "job/stage_rows.h"
 #include "job/worker_order.h"
 #include "job/worker_pool.h"
 #include "job/worker_setup.h"
@@ -15,7 +19,22 @@
 
 namespace llmb {
 
+// By the rows that are read within a moment.
+StageRows Job::expected_rows() const {
+  constexpr int64_t kEnoughRows = 64;
+  constexpr int kNumLooks = 20;
+  Forecast forecast;
+  for (int look = 0; look < kNumLooks && !is_interrupted(); ++look) {
+    forecast = coordinator_->forecast();
+    if (forecast.has_all_rows || forecast.num_rows >= kEnoughRows) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const int64_t num_seqs = std::min<int64_t>(options_.scheduler.max_num_seqs, std::max<int64_t>(1, forecast.num_rows));
+  return stage_rows_of(forecast, static_cast<int32_t>(ceil_div(num_seqs, options_.pipeline_parallel_size)));
+}
+
 JobEnding Job::compute() {
+  if (options_.pipeline_parallel_size > 1) options_.stage_rows = expected_rows();
   WorkerOptions worker;
   if (auto stop = set_up_worker(options_, model_, &worker)) return ending(std::move(*stop));
   worker.ranks = rank_options(options_, model_, environment_.start_rank);

@@ -17,8 +17,8 @@ namespace llmb {
 // Bindings name every member, so that one more does not compile until it is here.
 template <typename F>
 void each_member(StageRows& rows, F f) {
-  auto& [head_permille, mean_position] = rows;
-  f(head_permille), f(mean_position);
+  auto& [prompt_permille, mean_position] = rows;
+  f(prompt_permille), f(mean_position);
 }
 
 template <typename F>

@@ -52,6 +52,7 @@ std::vector<Case> cases() {
     for (const std::vector<std::string>& ranks : grids) all.push_back({model, lines, ranks});
   all.push_back({kModel, mixed_lines(12), {"--pipeline-parallel-size", "4"}});
   all.push_back({kModel, mixed_lines(12), {"--prefill-context-parallel-size", "3"}});
+  all.push_back({kModel, mixed_lines(12), {"--decode-context-parallel-size", "3"}});
   return all;
 }
 

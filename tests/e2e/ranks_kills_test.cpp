@@ -98,7 +98,8 @@ TEST_CASE("random kills and stops of ranks: nothing is lost, twice or changed, o
       if (num_stages > 1) flags.insert(flags.end(), {"--pipeline-parallel-size", std::to_string(num_stages)});
       if (num_workers > 1) flags.insert(flags.end(), {"--workers", std::to_string(num_workers)});
       if (num_stages < 2 && num_workers == 1 && rng.chance(0.5))
-        flags.insert(flags.end(), {"--prefill-context-parallel-size", "2"});
+        flags.insert(flags.end(), {rng.chance(0.5) ? "--prefill-context-parallel-size"
+                                                   : "--decode-context-parallel-size", "2"});
       StartedRun run(flags, "cpu");
       disturber.disturb(run);
       const ProcessResult result = run.wait();

@@ -12,6 +12,8 @@
 #include "backend/ledger/ledger_backend.h"
 #include "base/check.h"
 #include "core/plans_in_flight.h"
+#include "core/rank_part.h"
+#include "core/row_parts.h"
 #include "scheduler/scheduler.h"
 #include "tests/support/workload.h"
 
@@ -29,8 +31,10 @@ struct PipelineRun {
 
 class Pipeline {
  public:
-  // num_in_flight: plans at most
-  Pipeline(int32_t num_stages, int32_t num_in_flight) : ends_ms_(static_cast<size_t>(num_stages)) {
+  // num_in_flight: plans at most. layers: of each stage, where they differ; head_layers: as many layers' work as the
+  // last one's head makes of a row
+  Pipeline(int32_t num_stages, int32_t num_in_flight, std::vector<int64_t> layers = {}, double head_layers = 0)
+      : layers_(std::move(layers)), head_layers_(head_layers), ends_ms_(static_cast<size_t>(num_stages)) {
     LedgerOptions ledger;
     ledger.max_plans_in_flight = plans_in_flight_of(num_in_flight);
     backend_ = make_ledger_backend(ledger);
@@ -77,12 +81,19 @@ class Pipeline {
  private:
   // Weights that each step reads, and rows: 64 rows take twice as long as 8.
   double end_of(const StepPlan& plan) {
-    const double ms = 10 + 0.2 * plan.num_tokens();
     double end_ms = now_ms_;
-    for (double& stage_ms : ends_ms_) end_ms = stage_ms = std::max(stage_ms, end_ms) + ms;
-    busy_ms_ += ms * static_cast<double>(ends_ms_.size());
+    for (size_t stage = 0; stage < ends_ms_.size(); ++stage) {
+      double ms = 10 + 0.2 * plan.num_tokens();
+      if (!layers_.empty()) ms *= static_cast<double>(layers_[stage]);
+      if (stage + 1 == ends_ms_.size()) ms += head_layers_ * (10 + 0.2 * plan.num_samples());
+      end_ms = ends_ms_[stage] = std::max(ends_ms_[stage], end_ms) + ms;
+      busy_ms_ += ms;
+    }
     return end_ms;
   }
+
+  const std::vector<int64_t> layers_;  // [num_stages], or empty: one each
+  const double head_layers_;
 
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Scheduler> scheduler_;
@@ -113,6 +124,36 @@ TEST_CASE("of more stages than plans in flight some are idle") {
 TEST_CASE("prompts that arrive together are divided among the plans, so that no stage waits for one of them all") {
   const PipelineRun run = Pipeline(4, 4).run(kMaxNumSeqs, 15, 1);  // 960 tokens: one plan would hold them
   CHECK(run.most_in_flight == 4);
+}
+
+TEST_CASE("stages that are balanced for the steps that take most of the time are idle less of it") {
+  ModelConfig config;  // SmolLM2-135M's shape
+  config.num_attention_heads = 9;
+  config.num_key_value_heads = 3;
+  config.head_dim = 64;
+  config.hidden_size = 576;
+  config.intermediate_size = 1536;
+  config.num_hidden_layers = 30;
+  config.vocab_size = 49152;
+  config.activation.gated = true;
+  const double head_layers = 30.0 * config.vocab_size * config.hidden_size / static_cast<double>(row_cost(config).of_row);
+  for (const int32_t num_stages : {2, 4})
+    for (const auto& [num_prompt, num_answer] : {std::pair(400, 20), std::pair(900, 5), std::pair(60, 60)}) {
+      const auto run = [&](StageRows rows) {
+        std::vector<int64_t> layers;
+        for (int32_t stage = 0; stage < num_stages; ++stage)
+          layers.push_back(share_of(config, {stage, 1, num_stages, 1, false, rows}).layers.count());
+        return Pipeline(num_stages, num_stages, layers, head_layers).run(256, num_prompt, num_answer);
+      };
+      // Reading weights takes as long as 50 rows.
+      const double of_answers = num_answer * (1 + 50.0 * num_stages / kMaxNumSeqs);
+      const PipelineRun before = run({});
+      const PipelineRun after = run({static_cast<int32_t>(1000 * num_prompt / (num_prompt + of_answers)), 0});
+      MESSAGE(num_stages << " stages, " << num_prompt << " + " << num_answer << " tokens: idle "
+                         << 100 * before.idle_share << " %, balanced for these " << 100 * after.idle_share
+                         << " %, time x " << after.ms / before.ms);
+      CHECK(after.ms <= before.ms);
+    }
 }
 
 TEST_CASE("fewer sequences than stages: a plan each") {

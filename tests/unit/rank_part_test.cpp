@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "core/row_parts.h"
@@ -78,7 +79,7 @@ TEST_CASE("query heads cover the model once, each with its keys and values, in n
   }
 }
 
-TEST_CASE("stages: no other division of the layers leaves the one with the most to do less, whatever rows there are") {
+TEST_CASE("stages: no other division of the layers costs less, whatever part of the time prompts take") {
   TestRng rng(11);
   for (int i = 0; i < 300; ++i) {
     ModelConfig config = config_with(8, 2, 64 * rng.between(8, 40));
@@ -88,33 +89,42 @@ TEST_CASE("stages: no other division of the layers leaves the one with the most 
     part.num_stages = rng.between(2, 4);
     part.rows = {rng.between(0, 1000), rng.between(0, 4000)};
     const RowCost cost = row_cost(config);
-    const int64_t layers = config.num_hidden_layers;
-    const int64_t of_layer = (cost.of_row + cost.of_position * part.rows.mean_position) / layers;
-    const int64_t head = int64_t{config.vocab_size} * config.hidden_size * part.rows.head_permille / 1000;
-    int64_t most = 0, end = 0;
+    const double layers = config.num_hidden_layers, of_prompts = part.rows.prompt_permille / 1000.0;
+    const double of_layer = std::floor(
+        static_cast<double>(cost.of_row + cost.of_position * part.rows.mean_position) / layers);
+    const double head = static_cast<double>(config.vocab_size) * config.hidden_size;
+    const auto cost_of = [&](double of_others, double last) {
+      return of_prompts * std::max(of_others, last) * of_layer +
+             (1 - of_prompts) * std::max(of_others * of_layer, last * of_layer + head);
+    };
+    int64_t end = 0;
+    double of_others = 0, last = 0;
     for (part.rank = 0; part.rank < part.num_stages; ++part.rank) {
       const Range own = share_of(config, part).layers;
       CHECK(own.begin == end);
       CHECK(own.count() > 0);
       end = own.end;
-      most = std::max(most, own.count() * of_layer + (part.is_last_stage() ? head : 0));
+      if (part.is_last_stage()) last = static_cast<double>(own.count());
+      else of_others = std::max(of_others, static_cast<double>(own.count()));
     }
-    CHECK(end == layers);
-    for (int64_t last = 1; last <= layers - (part.num_stages - 1); ++last)
-      CHECK(most <= std::max(last * of_layer + head, ceil_div(layers - last, part.num_stages - 1) * of_layer));
+    CHECK(end == config.num_hidden_layers);
+    for (double other = 1; other <= layers - (part.num_stages - 1); ++other)
+      CHECK(cost_of(of_others, last) <=
+            1.000001 * cost_of(std::ceil((layers - other) / (part.num_stages - 1)), other));
   }
 }
 
-TEST_CASE("the last stage has more layers where fewer rows need logits, or rows see more positions") {
+TEST_CASE("the last stage has more layers where prompts take most of the time, or rows see many positions") {
   ModelConfig config = config_with(9, 3, 1536);  // SmolLM2-135M: its head is worth 8 of its 30 layers
   config.num_hidden_layers = 30;
   const auto of_last = [&](StageRows rows) {
     return share_of(config, {1, 1, 2, 1, false, rows}).layers.count();
   };
-  CHECK(of_last({1000, 0}) == 11);
-  CHECK(of_last({500, 0}) == 13);
-  CHECK(of_last({0, 0}) == 15);
-  CHECK(of_last({1000, 4000}) > 11);
+  CHECK(of_last({0, 0}) == 11);
+  CHECK(of_last({400, 0}) == 11);
+  CHECK(of_last({600, 0}) == 15);
+  CHECK(of_last({1000, 0}) == 15);
+  CHECK(of_last({0, 4000}) > 11);
 }
 
 }  // namespace llmb::test
