@@ -56,7 +56,9 @@ Engine::Engine(const EngineOptions& options, Backend& backend, const Tokenizer* 
       on_progress_(std::move(on_progress)),
       scheduler_(limited(options.scheduler, backend.info()), options.proposer),
       gate_(backend.adapters()),
-      mask_workers_(options.num_threads, clock) {}
+      mask_workers_(options.num_threads, clock),
+      // Steps of a CPU take all cores.
+      mask_ahead_(backend.info().kind == DeviceKind::kCuda ? options.num_threads - 1 : 0) {}
 
 // Only an exception leaves steps in flight; they read plans_.
 Engine::~Engine() {
@@ -196,17 +198,29 @@ void Engine::admit_item(WorkItem item) {
   }
 }
 
+void Engine::add_mask_row(SeqId seq) {
+  const Sequence* const sequence = scheduler_.find(seq);
+  if (sequence == nullptr || sequence->constraint == nullptr) return;
+  ConstraintState* const state = sequence->constraint.get();
+  if (mask_rows_.empty() || mask_rows_.back().state != state)  // it may have got several tokens
+    mask_rows_.push_back({sequence->request->constraint.get(), state});
+}
+
 // Behind the tokens of the newest step.
 void Engine::find_masks() {
   mask_rows_.clear();
-  for (const SequenceUpdate& update : updates_) {
-    const Sequence* const sequence = scheduler_.find(update.seq);
-    if (sequence == nullptr || sequence->constraint == nullptr) continue;
-    ConstraintState* const state = sequence->constraint.get();
-    if (mask_rows_.empty() || mask_rows_.back().state != state)  // it may have got several tokens
-      mask_rows_.push_back({sequence->request->constraint.get(), state});
-  }
+  for (const SequenceUpdate& update : updates_) add_mask_row(update.seq);
   mask_workers_.find(&mask_rows_);
+}
+
+// Behind tokens that the oldest step in flight may give.
+void Engine::begin_masks_ahead() {
+  if (!mask_ahead_.is_used()) return;
+  mask_rows_.clear();
+  const StepPlan& plan = plans_[num_finished_ % kMaxAlternatingPlans];
+  for (const SampleGroup& group : plan.groups)
+    if (plan.sample_rows[group.row_begin].mask >= 0) add_mask_row(group.seq);
+  mask_ahead_.begin(mask_rows_);
 }
 
 // Where layers have windows a plan ahead may write to blocks that a prompt's end gave back, and that are yet to be read.
@@ -255,7 +269,10 @@ void Engine::begin_step(double now_ms) {
 }
 
 Status Engine::finish_step() {
-  if (const Status status = backend_.wait(&output_); !status.ok()) {
+  begin_masks_ahead();
+  const Status status = backend_.wait(&output_);
+  mask_ahead_.end();
+  if (!status.ok()) {
     num_finished_ = num_submitted_;  // nothing is in flight after an error
     return status;
   }
@@ -278,6 +295,7 @@ Status Engine::finish_step() {
   idle_since_ms_ = now_ms;
   for (const SequenceUpdate& update : updates_) {
     if (update.is_prompt) continue;
+    if (mask_ahead_.is_used()) mask_ahead_.add(update.token);
     work_.add_output_token(update.seq);
     ++facts.num_output_tokens;
   }

@@ -22,6 +22,7 @@
 #include "engine/active_request.h"
 #include "engine/adapter_gate.h"
 #include "engine/completion_sink.h"
+#include "engine/mask_ahead.h"
 #include "engine/mask_workers.h"
 #include "engine/request_source.h"
 #include "engine/step_metrics.h"
@@ -71,6 +72,7 @@ class Engine {
   Status run();
 
   const StepMetrics& metrics() const { return metrics_; }
+  int64_t num_masks_ahead() const { return mask_ahead_.num_masks(); }
   int64_t num_left() const { return num_left_; }
 
  private:
@@ -83,7 +85,9 @@ class Engine {
   bool may_fill_batch() const;
   Status submit_steps();
   int64_t max_plans_in_flight() const;
+  void add_mask_row(SeqId seq);
   void find_masks();
+  void begin_masks_ahead();
   void begin_step(double now_ms);
   Status finish_step();
   void process_output(const StepPlan& plan, double now_ms);
@@ -128,6 +132,7 @@ class Engine {
   int64_t num_left_ = 0;
   MaskWorkers mask_workers_;
   std::vector<MaskWorkers::Row> mask_rows_;
+  MaskAhead mask_ahead_;  // its clones need active_'s forms
 };
 
 }  // namespace llmb

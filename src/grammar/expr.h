@@ -130,6 +130,13 @@ class ExprArena {
     }
     return derive(e, byte_class);
   }
+  // For many bytes of one expression: its row of derivatives, and what is known there of a class; negative: nothing.
+  int32_t row(ExprId e) {
+    if (nodes_[e].row < 0) add_row(e);
+    return nodes_[e].row;
+  }
+  ExprId known_in(int32_t row, int32_t byte_class) const { return rows_[static_cast<size_t>(row) + byte_class]; }
+  int32_t num_classes() const { return static_cast<int32_t>(class_byte_.size()); }
   // The same as several expressions, of which there are few in all, however many unions of them occur.
   void next_parts(ExprId e, int32_t byte_class, std::vector<ExprId>* parts);
   // `e` without the limits of what is repeated at its beginning, or at those of its members where these are few: upper ones
@@ -178,6 +185,7 @@ class ExprArena {
   void try_paths(ExprId body);
   bool write(ExprId e, int32_t* num_left, std::string* out) const;
   ExprId sequence_without_limits(ExprId e, int32_t least_upper, int32_t most_needed, int32_t* num_bytes);
+  void add_row(ExprId e);
   ExprId derive(ExprId e, int32_t byte_class);
   ExprId derive_now(ExprId e, int32_t byte_class);
   ExprId derive_sequence(Node node, int32_t byte_class);

@@ -12,12 +12,13 @@ int32_t one_less(int32_t count) { return count > 0 ? count - 1 : count; }  // al
 
 }  // namespace
 
+void ExprArena::add_row(ExprId e) {
+  nodes_[e].row = static_cast<int32_t>(rows_.size());
+  rows_.resize(rows_.size() + class_byte_.size(), -1);
+}
+
 ExprId ExprArena::derive(ExprId e, int32_t byte_class) {
-  const size_t num_classes = class_byte_.size();
-  if (nodes_[e].row < 0) {
-    nodes_[e].row = static_cast<int32_t>(rows_.size());
-    rows_.resize(rows_.size() + num_classes, -1);
-  }
+  if (nodes_[e].row < 0) add_row(e);
   ExprId next = derive_now(e, byte_class);
   if (nodes_[next].is_dead) next = kNothing;
   rows_[static_cast<size_t>(nodes_[e].row) + byte_class] = next;

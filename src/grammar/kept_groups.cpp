@@ -1,6 +1,7 @@
 #include "grammar/kept_groups.h"
 
 #include <algorithm>
+#include <array>
 
 namespace llmb::grammar {
 
@@ -8,6 +9,11 @@ KeptGroups::KeptGroups(ExprArena* arena) : arena_(*arena) {
   for (int byte = 0; byte < 256; ++byte) class_of_[byte] = arena->byte_class(static_cast<uint8_t>(byte));
   for (int byte = 0x80; byte <= 0xBF; ++byte)
     if (byte == 0x80 || class_of_[byte] != class_of_[byte - 1]) runs_.push_back(static_cast<uint8_t>(byte));
+  std::vector<CharGroups> groups(static_cast<size_t>(arena->num_classes()), 0);
+  for (int byte = 0; byte < 0x80; ++byte)
+    groups[class_of_[byte]] |= CharGroups{1} << char_group(static_cast<uint8_t>(byte), 0);
+  for (int32_t byte_class = 0; byte_class < arena->num_classes(); ++byte_class)
+    if (groups[byte_class] != 0) class_groups_.push_back({byte_class, groups[byte_class]});
 }
 
 void KeptGroups::forget() {
@@ -17,38 +23,49 @@ void KeptGroups::forget() {
   num_bytes_ = 0;
 }
 
+void KeptGroups::add_lead(ExprId to, CharGroups groups, std::vector<Lead>* leads) {
+  const auto at = std::find_if(leads->begin(), leads->end(), [to](const Lead& lead) { return lead.to == to; });
+  if (at != leads->end()) at->groups |= groups;
+  else leads->push_back({to, groups});
+}
+
 KeptGroups::Known& KeptGroups::known(ExprId expr, bool with_wide) {
   if (static_cast<size_t>(expr) >= index_.size()) index_.resize(static_cast<size_t>(arena_.size()), -1);
   if (index_[expr] < 0) {
     index_[expr] = static_cast<int32_t>(known_.size());
     known_.emplace_back();
     verdicts_.emplace_back();
-    find_leads(expr, 0, 0x7F, ~(kWideGroups | kNoChar));
+    find_leads(expr);
   }
   Known& known = known_[static_cast<size_t>(index_[expr])];
   if (with_wide && !known.has_wide) {
     known.has_wide = true;
-    find_leads(expr, 0xC2, 0xF4, kWideGroups);
+    find_wide_leads(expr);
   }
   return known;
 }
 
-void KeptGroups::find_leads(ExprId expr, int first_byte, int last_byte, CharGroups groups) {
+void KeptGroups::find_leads(ExprId expr) {
   std::vector<Lead>& leads = known_[static_cast<size_t>(index_[expr])].leads;
-  Verdicts& verdicts = verdicts_[static_cast<size_t>(index_[expr])];
+  for (const ClassGroups& known : class_groups_) add_lead(arena_.next(expr, known.byte_class), known.groups, &leads);
+  note_leads(expr, ~(kWideGroups | kNoChar));
+}
+
+void KeptGroups::find_wide_leads(ExprId expr) {
+  std::vector<Lead>& leads = known_[static_cast<size_t>(index_[expr])].leads;
   std::deque<Ends> known;
-  const auto add = [&](ExprId to, CharGroups group) {
-    const auto at = std::find_if(leads.begin(), leads.end(), [to](const Lead& lead) { return lead.to == to; });
-    if (at != leads.end()) at->groups |= group;
-    else leads.push_back({to, group});
-  };
-  for (int byte = first_byte; byte <= last_byte; ++byte) {
+  for (int byte = 0xC2; byte <= 0xF4; ++byte) {
     const ExprId next = arena_.next(expr, class_of_[byte]);
-    for_groups_behind(static_cast<uint8_t>(byte), [&](int32_t group, Utf8Rest rest) {
-      if (rest.num_bytes == 0) return add(next, CharGroups{1} << group);
-      for (const ExprId to : ends_of(next, rest, &known)) add(to, CharGroups{1} << group);
-    });
+    for (const CharsBehind& chars : chars_behind(static_cast<uint8_t>(byte)))
+      for (const ExprId to : ends_of(next, chars.rest, &known)) add_lead(to, CharGroups{1} << chars.group, &leads);
   }
+  note_leads(expr, kWideGroups);
+}
+
+// Which of the groups stay, now that all their leads are known.
+void KeptGroups::note_leads(ExprId expr, CharGroups groups) {
+  const std::vector<Lead>& leads = known_[static_cast<size_t>(index_[expr])].leads;
+  Verdicts& verdicts = verdicts_[static_cast<size_t>(index_[expr])];
   CharGroups leaving = 0;
   for (const Lead& lead : leads)
     if (lead.to != expr) leaving |= lead.groups;
@@ -117,14 +134,16 @@ void KeptGroups::add_living(ExprId expr, CharGroups groups) {
 
 bool KeptGroups::is_closed(ExprId expr, CharGroups groups) {
   constexpr size_t kMaxExprs = 4;
-  std::vector<ExprId> reached = {expr};
-  for (size_t i = 0; i < reached.size(); ++i)
+  std::array<ExprId, kMaxExprs> reached = {expr};
+  size_t num_reached = 1;
+  for (size_t i = 0; i < num_reached; ++i)
     for (const Lead& lead : known(reached[i], (groups & kWideGroups) != 0).leads) {
       if ((lead.groups & groups) == 0) continue;
       if (lead.to == kNothing) return false;
-      if (std::find(reached.begin(), reached.end(), lead.to) != reached.end()) continue;
-      if (reached.size() == kMaxExprs) return false;
-      reached.push_back(lead.to);
+      const auto end = reached.begin() + static_cast<std::ptrdiff_t>(num_reached);
+      if (std::find(reached.begin(), end, lead.to) != end) continue;
+      if (num_reached == kMaxExprs) return false;
+      reached[num_reached++] = lead.to;
     }
   return true;
 }

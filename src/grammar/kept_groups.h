@@ -68,13 +68,22 @@ class KeptGroups {
     std::vector<ExprId> to;
   };
 
-  void find_leads(ExprId expr, int first_byte, int last_byte, CharGroups groups);
+  static void add_lead(ExprId to, CharGroups groups, std::vector<Lead>* leads);
+  void find_leads(ExprId expr);
+  void find_wide_leads(ExprId expr);
+  void note_leads(ExprId expr, CharGroups groups);
   const std::vector<ExprId>& ends_of(ExprId from, Utf8Rest rest, std::deque<Ends>* known);
   void add_living(ExprId expr, CharGroups groups);
   bool is_closed(ExprId expr, CharGroups groups);
 
   ExprArena& arena_;
-  int32_t class_of_[256];       // of bytes
+  struct ClassGroups {
+    int32_t byte_class = 0;
+    CharGroups groups = 0;  // of its characters of one byte
+  };
+
+  int32_t class_of_[256];  // of bytes
+  std::vector<ClassGroups> class_groups_;
   std::vector<uint8_t> runs_;   // where another class begins, of the bytes that go on a character
   std::vector<int32_t> index_;  // [expr]  into known_ and verdicts_, or -1
   std::deque<Known> known_;

@@ -53,6 +53,13 @@ class Matcher {
   MatcherState load(const Configuration& configuration);
   Configuration save(const MatcherState& state) const;
 
+  // False only where step() would return it.
+  bool may_step(const MatcherState& from, int32_t byte_class) {
+    if (arena_.size() >= kMaxUnionsArena) return true;
+    for (int32_t i = from.items_begin; i < from.items_end; ++i)
+      if (arena_.next(items_[i].expr, byte_class) != kNothing) return true;
+    return false;
+  }
   // The state behind one more byte; false where there is none.
   bool step(const MatcherState& from, int32_t byte_class, MatcherState* to);
   // The state, on top of `below`, where the rules of `frame` have returned.

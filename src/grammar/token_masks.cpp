@@ -11,7 +11,15 @@ namespace {
 
 constexpr size_t kMaxExprBytes = size_t{48} << 20, kMaxConfigurationBytes = size_t{16} << 20;
 
-void set_bit(Mask* mask, TokenId token) { (*mask)[token / 32] |= 1u << token % 32; }
+void set_bit(Mask* mask, TokenId token) {
+  const auto bit = static_cast<uint32_t>(token);
+  (*mask)[bit / 32] |= 1u << bit % 32;
+}
+
+void clear_bit(Mask* mask, TokenId token) {
+  const auto bit = static_cast<uint32_t>(token);
+  (*mask)[bit / 32] &= ~(1u << bit % 32);
+}
 
 }  // namespace
 
@@ -28,25 +36,29 @@ TokenMasks::TokenMasks(Matcher* matcher, ExprArena* arena, std::span<const ExprI
       inner_(arena, bodies),
       needs_ends_(bodies.size() > 1 || arena->has_call(bodies[0])),
       walk_(arena, vocabulary, needs_ends_),
-      states_(static_cast<size_t>(vocabulary->max_depth()) + 1) {
+      states_(static_cast<size_t>(vocabulary->max_depth()) + 1),
+      next_(states_.size()) {
   for (int byte = 0; byte < 256; ++byte) class_of_[byte] = arena->byte_class(static_cast<uint8_t>(byte));
 }
 
 template <typename Visit>
 void TokenMasks::walk(Matcher& matcher, int32_t top, int32_t deeper_than, const MatcherState& start,
                       const Visit& visit) {
-  const std::vector<TrieNode>& nodes = vocabulary_.nodes();
-  const int32_t top_depth = vocabulary_.depth(top), end = nodes[top].end;
-  states_[0] = start;
-  for (int32_t node = top + 1; node < end;) {
-    const int32_t depth = vocabulary_.depth(node) - top_depth;
-    if (vocabulary_.deepest(node) <= deeper_than ||
-        !matcher.step(states_[depth - 1], class_of_[nodes[node].byte], &states_[depth])) {
-      node = nodes[node].end;
+  size_t depth = 0;
+  states_[0] = start, next_[0] = vocabulary_.has_children(top) ? vocabulary_.children(top) : nullptr;
+  while (true) {
+    if (next_[depth] == nullptr) {
+      if (depth-- == 0) return;
       continue;
     }
-    visit(node, states_[depth]);
-    ++node;
+    const TrieChild& child = *next_[depth];
+    next_[depth] = child.is_last ? nullptr : &child + 1;
+    const int32_t byte_class = class_of_[child.byte];
+    if (!matcher.may_step(states_[depth], byte_class) || vocabulary_.deepest(child.node) <= deeper_than ||
+        !matcher.step(states_[depth], byte_class, &states_[depth + 1]))
+      continue;
+    visit(child.node, states_[depth + 1]);
+    if (!child.is_leaf()) next_[++depth] = vocabulary_.children(child);
   }
 }
 
@@ -72,7 +84,7 @@ void TokenMasks::add(const FoundTokens& found, ExprTokens* tokens) const {
     tokens->bits = vocabulary_.text_tokens();
     int32_t next = 0;
     const auto leave_out = [&](int32_t end) {
-      for (; next < end; ++next) tokens->bits[all[next] / 32] &= ~(1u << all[next] % 32);
+      for (; next < end; ++next) clear_bit(&tokens->bits, all[next]);
     };
     for (const FoundTokens::Span span : found.spans) leave_out(span.begin), next = span.end;
     leave_out(static_cast<int32_t>(num_all));
@@ -92,7 +104,7 @@ FoundTokens TokenMasks::collect(ExprId expr, int32_t deeper_than) {
   found = {};
   walk(inner_, 0, deeper_than, inner_.start_without_calls(expr), [&](int32_t node, const MatcherState& state) {
     if (vocabulary_.depth(node) <= deeper_than) return;
-    found.add_nodes(vocabulary_, node, node + 1);
+    found.add(vocabulary_.nodes()[node].tokens_begin, vocabulary_.tokens_end(node));
     if (needs_ends_ && state.is_complete && vocabulary_.has_children(node)) found.ends.push_back(node);
   });
   return found;
@@ -106,7 +118,7 @@ bool TokenMasks::find_near(ExprId expr, ExprTokens* tokens) {
     if (!walk_.find_difference(near_[i].expr, expr, near_[i].num_nodes / kShare, &added, &removed)) continue;
     *tokens = *near_[i].tokens;
     for (const FoundTokens::Span span : removed.spans)
-      for (int32_t t = span.begin; t < span.end; ++t) tokens->bits[all[t] / 32] &= ~(1u << all[t] % 32);
+      for (int32_t t = span.begin; t < span.end; ++t) clear_bit(&tokens->bits, all[t]);
     add(added, tokens);
     return true;
   }
@@ -184,9 +196,23 @@ std::shared_ptr<const ExprTokens> TokenMasks::tokens_of(ExprId expr) {
 
 std::shared_ptr<const Mask> TokenMasks::mask(const Configuration& configuration) {
   if (const auto known = by_configuration_.find(configuration); known != by_configuration_.end()) return known->second;
-  auto mask = std::make_shared<Mask>(static_cast<size_t>(vocabulary_.num_words()), 0);
+  std::shared_ptr<const Mask> mask = find_mask(configuration);
+  const size_t num_bytes = mask->size() * 4 + configuration.size() * 4 + 64;
+  if (by_configuration_bytes_ + num_bytes > kMaxConfigurationBytes)
+    by_configuration_.clear(), by_configuration_bytes_ = 0;
+  by_configuration_bytes_ += num_bytes;
+  by_configuration_.emplace(configuration, mask);
+  return mask;
+}
+
+std::shared_ptr<const Mask> TokenMasks::find_mask(const Configuration& configuration) {
   const MatcherState state = matcher_.load(configuration);
   const std::vector<Item> items(matcher_.items(state).begin(), matcher_.items(state).end());
+  if (items.size() == 1 && !state.is_complete) {  // often it is all that one expression allows
+    std::shared_ptr<const ExprTokens> tokens = tokens_of(items[0].expr);
+    if (!tokens->bits.empty() && tokens->few.empty() && tokens->ends.empty()) return {tokens, &tokens->bits};
+  }
+  auto mask = std::make_shared<Mask>(static_cast<size_t>(vocabulary_.num_words()), 0);
   for (const Item& item : items) {
     const std::shared_ptr<const ExprTokens> found = tokens_of(item.expr);
     const ExprTokens& tokens = *found;
@@ -203,11 +229,6 @@ std::shared_ptr<const Mask> TokenMasks::mask(const Configuration& configuration)
   }
   if (state.is_complete)
     for (const TokenId token : vocabulary_.end_tokens()) set_bit(mask.get(), token);
-  const size_t num_bytes = mask->size() * 4 + configuration.size() * 4 + 64;
-  if (by_configuration_bytes_ + num_bytes > kMaxConfigurationBytes)
-    by_configuration_.clear(), by_configuration_bytes_ = 0;
-  by_configuration_bytes_ += num_bytes;
-  by_configuration_.emplace(configuration, mask);
   return mask;
 }
 

@@ -31,6 +31,7 @@ class TokenMasks {
   void forget();
 
  private:
+  std::shared_ptr<const Mask> find_mask(const Configuration& configuration);
   std::shared_ptr<const ExprTokens> tokens_of(ExprId expr);
   std::shared_ptr<const ExprTokens> find_or_share_tokens(ExprId expr);
   ExprTokens find_tokens(ExprId expr, int64_t* num_nodes);
@@ -53,6 +54,7 @@ class TokenMasks {
   TokenWalk walk_;
   int32_t class_of_[256];             // of bytes
   std::vector<MatcherState> states_;  // [depth + 1]
+  std::vector<const TrieChild*> next_;  // [depth + 1]  that a walk looks at; null: none is left
   struct Near {
     ExprId expr = kNothing;
     std::shared_ptr<const ExprTokens> tokens;  // dense, without ends

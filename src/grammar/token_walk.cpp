@@ -6,14 +6,6 @@
 
 namespace llmb::grammar {
 
-void FoundTokens::add_nodes(const Vocabulary& vocabulary, int32_t node, int32_t node_end) {
-  const int32_t begin = vocabulary.nodes()[node].tokens_begin, end = vocabulary.tokens_end(node_end - 1);
-  if (begin == end) return;
-  num_tokens += end - begin;
-  if (!spans.empty() && spans.back().end == begin) spans.back().end = end;
-  else spans.push_back({begin, end});
-}
-
 TokenWalk::TokenWalk(ExprArena* arena, const Vocabulary* vocabulary, bool needs_ends)
     : arena_(*arena), vocabulary_(*vocabulary), kept_(arena), needs_ends_(needs_ends) {
   for (int byte = 0; byte < 256; ++byte) class_of_[byte] = arena->byte_class(static_cast<uint8_t>(byte));
@@ -25,58 +17,61 @@ void TokenWalk::begin(int32_t deeper_than, int64_t max_nodes) {
   max_nodes_ = max_nodes;
 }
 
-// The root's children lie far apart, so that most of them are only looked at in their list.
-template <typename Visit>
-void TokenWalk::for_children(int32_t node, const Visit& visit) const {
-  const std::vector<TrieNode>& nodes = vocabulary_.nodes();
-  if (node == 0) {
-    for (const TrieChild& child : vocabulary_.first_nodes()) visit(child.node, child.byte);
-    return;
-  }
-  for (int32_t child = node + 1, end = nodes[node].end; child < end; child = nodes[child].end)
-    visit(child, nodes[child].byte);
-}
-
 bool TokenWalk::find(ExprId expr, int32_t deeper_than, FoundTokens* found) {
   begin(deeper_than, INT64_MAX);
-  for_children(0, [&](int32_t node, uint8_t byte) { find_at(node, byte, expr, found); });
+  if (vocabulary_.has_children(0)) find_below(vocabulary_.children(0), num_tokens(), expr, found);
   return arena_.size() < kMaxUnionsArena;
 }
 
-// Every text of the groups' characters is allowed behind the expression.
-bool TokenWalk::is_whole(ExprId expr, CharGroups groups) {
-  return kept_.stays(expr, groups) || (!needs_ends_ && kept_.lives(expr, groups));
+// At the child and its later siblings, whose tokens end at tokens_end.
+void TokenWalk::find_below(const TrieChild* child, int32_t tokens_end, ExprId expr, FoundTokens* found) {
+  const int32_t row = arena_.row(expr);
+  for (bool is_last = false; !is_last; ++child) {
+    is_last = child->is_last;
+    const int32_t byte_class = class_of_[child->byte];
+    ExprId next = arena_.known_in(row, byte_class);
+    if (next == kNothing) continue;
+    if (next < 0) {
+      next = arena_.next(expr, byte_class);
+      if (arena_.size() >= kMaxUnionsArena) return;
+      if (next == kNothing) continue;
+    }
+    ++num_nodes_;
+    const int32_t end = is_last ? tokens_end : child[1].tokens_begin;
+    if (child->is_leaf() && deeper_than_ == 0) found->add(child->tokens_begin, end);
+    else find_at(*child, end, expr, next, found);
+  }
 }
 
-void TokenWalk::find_at(int32_t node, uint8_t byte, ExprId before, FoundTokens* found) {
-  constexpr int32_t kManyNodes = 6;
-  if (deeper_than_ > 0 && vocabulary_.deepest(node) <= deeper_than_) return;
-  const ExprId next = arena_.next(before, class_of_[byte]);
-  if (next == kNothing || arena_.size() >= kMaxUnionsArena) return;
-  ++num_nodes_;
-  const TrieNode& here = vocabulary_.nodes()[node];
-  const bool is_leaf = here.end == node + 1;
+void TokenWalk::find_at(const TrieChild& child, int32_t tokens_end, ExprId before, ExprId next, FoundTokens* found) {
+  constexpr int32_t kManyTokens = 4;
+  const bool is_deep = deeper_than_ == 0 || vocabulary_.depth(child.node) > deeper_than_;
+  if (!is_deep && vocabulary_.deepest(child.node) <= deeper_than_) return;
+  if (child.is_leaf()) return found->add(child.tokens_begin, tokens_end);
   // The groups of a wide character's first byte begin at it.
-  const ExprId start = begins_wide(byte) ? before : next;
-  const bool takes_all = !is_leaf && deeper_than_ == 0 && (here.end - node > kManyNodes || kept_.knows(start)) &&
-                         is_whole(start, vocabulary_.groups_below(node));
-  if (deeper_than_ == 0 || vocabulary_.depth(node) > deeper_than_) {
-    found->add_nodes(vocabulary_, node, takes_all ? here.end : node + 1);
+  const ExprId start = begins_wide(child.byte) ? before : next;
+  if (is_deep && (tokens_end - child.tokens_begin > kManyTokens || kept_.knows(start)) &&
+      is_whole(start, vocabulary_.groups_below(child))) {
+    found->add(child.tokens_begin, tokens_end);
     // Behind a whole character of the nodes that are taken the expression is the same.
-    if (needs_ends_ && !is_leaf && arena_.is_nullable(takes_all ? start : next))
-      for (int32_t i = node; i < (takes_all ? here.end : node + 1); ++i)
-        if (vocabulary_.has_children(i) &&
-            ((i == node && (!takes_all || start == next)) || vocabulary_.ends_character(i)))
+    if (needs_ends_ && arena_.is_nullable(start))
+      for (int32_t i = child.node, end = vocabulary_.nodes()[i].end; i < end; ++i)
+        if (vocabulary_.has_children(i) && ((i == child.node && start == next) || vocabulary_.ends_character(i)))
           found->ends.push_back(i);
+    return;
   }
-  if (!takes_all && !is_leaf) for_children(node, [&](int32_t child, uint8_t b) { find_at(child, b, next, found); });
+  if (is_deep) {
+    found->add(child.tokens_begin, vocabulary_.children(child)->tokens_begin);
+    if (needs_ends_ && arena_.is_nullable(next)) found->ends.push_back(child.node);
+  }
+  find_below(vocabulary_.children(child), tokens_end, next, found);
 }
 
 bool TokenWalk::find_difference(ExprId from, ExprId to, int64_t max_nodes, FoundTokens* added, FoundTokens* removed) {
   begin(0, max_nodes);
   if (!is_similar({from, to})) return false;
   pairs_.clear();
-  differ_below(0, {from, to}, added, removed);
+  if (vocabulary_.has_children(0)) differ_below(vocabulary_.children(0), num_tokens(), {from, to}, added, removed);
   return num_nodes_ <= max_nodes_ && arena_.size() < kMaxUnionsArena;
 }
 
@@ -91,18 +86,24 @@ bool TokenWalk::is_similar(Pair pair) {
   return 2 * num_alike >= num_alive;
 }
 
-void TokenWalk::differ_below(int32_t top, Pair pair, FoundTokens* added, FoundTokens* removed) {
-  for_children(top, [&](int32_t node, uint8_t byte) {
+// As find_below().
+void TokenWalk::differ_below(const TrieChild* first, int32_t tokens_end, Pair pair, FoundTokens* added,
+                             FoundTokens* removed) {
+  for (bool is_last = false; !is_last; ++first) {
     if (num_nodes_ > max_nodes_ || arena_.size() >= kMaxUnionsArena) return;
-    const Pair next = {arena_.next(pair.from, class_of_[byte]), arena_.next(pair.to, class_of_[byte])};
-    if (next.from == next.to) return;
+    const TrieChild& child = *first;
+    is_last = child.is_last;
+    const int32_t byte_class = class_of_[child.byte];
+    const Pair next = {arena_.next(pair.from, byte_class), arena_.next(pair.to, byte_class)};
+    if (next.from == next.to) continue;
     ++num_nodes_;
-    const TrieNode& here = vocabulary_.nodes()[node];
-    if (next.from == kNothing) return find_at(node, byte, pair.to, added);
-    if (next.to == kNothing) return removed->add_nodes(vocabulary_, node, here.end);
-    const Pair start = begins_wide(byte) ? pair : next;
-    if (here.end > node + 1 && !stays(start, vocabulary_.groups_below(node))) differ_below(node, next, added, removed);
-  });
+    const int32_t end = is_last ? tokens_end : first[1].tokens_begin;
+    const Pair start = begins_wide(child.byte) ? pair : next;
+    if (next.from == kNothing) find_at(child, end, pair.to, next.to, added);
+    else if (next.to == kNothing) removed->add(child.tokens_begin, end);
+    else if (!child.is_leaf() && !stays(start, vocabulary_.groups_below(child)))
+      differ_below(vocabulary_.children(child), end, next, added, removed);
+  }
 }
 
 // Every text of the groups' characters is allowed behind both or behind neither.
@@ -126,9 +127,8 @@ void TokenWalk::find_leaving(KnownPair* known, int first_byte, int last_byte, Ch
   const Pair pair = known->pair;
   for (int byte = first_byte; byte <= last_byte; ++byte) {
     const Pair next = {arena_.next(pair.from, class_of_[byte]), arena_.next(pair.to, class_of_[byte])};
-    for_groups_behind(static_cast<uint8_t>(byte), [&](int32_t group, Utf8Rest rest) {
-      if (!leads_home(pair, next, rest)) known->leaving |= CharGroups{1} << group;
-    });
+    for (const CharsBehind& chars : chars_behind(static_cast<uint8_t>(byte)))
+      if (!leads_home(pair, next, chars.rest)) known->leaving |= CharGroups{1} << chars.group;
   }
   known->staying |= groups & ~known->leaving;
 }

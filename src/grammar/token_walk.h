@@ -20,8 +20,13 @@ struct FoundTokens {
   std::vector<int32_t> ends;  // as ExprTokens'
   int32_t num_tokens = 0;
 
-  // The tokens of the nodes [node, node_end), which lie behind all that were added.
-  void add_nodes(const Vocabulary& vocabulary, int32_t node, int32_t node_end);
+  // Tokens that lie behind all that were added.
+  void add(int32_t begin, int32_t end) {
+    if (begin == end) return;
+    num_tokens += end - begin;
+    if (!spans.empty() && spans.back().end == begin) spans.back().end = end;
+    else spans.push_back({begin, end});
+  }
 };
 
 // Not thread-safe. The arena is settled and outlives it, as the vocabulary does.
@@ -56,13 +61,15 @@ class TokenWalk {
   };
 
   void begin(int32_t deeper_than, int64_t max_nodes);
-  template <typename Visit>
-  void for_children(int32_t node, const Visit& visit) const;
-  void find_at(int32_t node, uint8_t byte, ExprId before, FoundTokens* found);
-  void add(int32_t node, int32_t end, bool takes_all, ExprId before, ExprId next, FoundTokens* found) const;
-  bool is_whole(ExprId expr, CharGroups groups);
+  int32_t num_tokens() const { return static_cast<int32_t>(vocabulary_.tokens().size()); }
+  void find_below(const TrieChild* child, int32_t tokens_end, ExprId expr, FoundTokens* found);
+  void find_at(const TrieChild& child, int32_t tokens_end, ExprId before, ExprId next, FoundTokens* found);
+  // Every text of the groups' characters is allowed behind the expression.
+  bool is_whole(ExprId expr, CharGroups groups) {
+    return kept_.stays(expr, groups) || (!needs_ends_ && kept_.lives(expr, groups));
+  }
   bool is_similar(Pair pair);
-  void differ_below(int32_t top, Pair pair, FoundTokens* added, FoundTokens* removed);
+  void differ_below(const TrieChild* first, int32_t tokens_end, Pair pair, FoundTokens* added, FoundTokens* removed);
   bool stays(Pair pair, CharGroups groups);
   void find_leaving(KnownPair* known, int first_byte, int last_byte, CharGroups groups);
   bool leads_home(Pair pair, Pair at, Utf8Rest rest);

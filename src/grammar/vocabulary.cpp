@@ -1,6 +1,7 @@
 #include "grammar/vocabulary.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <numeric>
 #include <string_view>
@@ -8,28 +9,54 @@
 
 namespace llmb::grammar {
 
-int32_t char_group(uint8_t first_byte, uint8_t second_byte) {
+namespace {
+
+constexpr int32_t group_of_first(uint8_t byte) {
   constexpr std::string_view kMarks = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ \n\t";
   static_assert(16 + kMarks.size() <= kFirstWideGroup);
-  if (const size_t mark = kMarks.find(static_cast<char>(first_byte)); mark != std::string_view::npos)
+  if (const size_t mark = kMarks.find(static_cast<char>(byte)); mark != std::string_view::npos)
     return 16 + static_cast<int32_t>(mark);
-  const auto between = [first_byte](char first, char last) {
-    return first_byte >= static_cast<uint8_t>(first) && first_byte <= static_cast<uint8_t>(last);
+  const auto between = [byte](char first, char last) {
+    return byte >= static_cast<uint8_t>(first) && byte <= static_cast<uint8_t>(last);
   };
   if (between('a', 'f')) return 0;
   if (between('g', 'z')) return 1;
   if (between('A', 'F')) return 2;
   if (between('G', 'Z')) return 3;
   if (between('0', '9')) return 4;
-  if (first_byte < 0x80) return 5;
-  if (first_byte < 0xC2 || first_byte > 0xF4) return kNoCharGroup;
+  if (byte < 0x80) return 5;
+  if (byte < 0xC2 || byte > 0xF4) return kNoCharGroup;
+  // The first bytes of Unicode's other spaces stand alone: patterns name these.
+  constexpr uint8_t kLast[] = {0xC2, 0xDF, 0xE0, 0xE1, 0xE2, 0xE3, 0xEE, 0xEF, 0xF4};
+  return kFirstWideGroup + static_cast<int32_t>(std::lower_bound(std::begin(kLast), std::end(kLast), byte) - kLast);
+}
+
+std::vector<CharsBehind> find_chars_behind(uint8_t first_byte) {
+  const Utf8Rest rest = rest_behind(first_byte);
+  std::vector<CharsBehind> found;
+  uint8_t begin = rest.first;
+  for (int last = rest.first; last <= rest.last; ++last) {
+    const int32_t group = char_group(first_byte, static_cast<uint8_t>(last));
+    if (last < rest.last && group == char_group(first_byte, static_cast<uint8_t>(last + 1))) continue;
+    found.push_back({group, {begin, static_cast<uint8_t>(last), rest.num_bytes}});
+    begin = static_cast<uint8_t>(last + 1);
+  }
+  return found;
+}
+
+}  // namespace
+
+int32_t char_group(uint8_t first_byte, uint8_t second_byte) {
   if (first_byte == 0xE1 && second_byte == 0x9A) return kFirstWideGroup + 9;
   if (first_byte == 0xE2 && second_byte <= 0x81) return kFirstWideGroup + 10;
   if (first_byte == 0xE3 && second_byte == 0x80) return kFirstWideGroup + 11;
-  // The first bytes of Unicode's other spaces stand alone: patterns name these.
-  constexpr uint8_t kLast[] = {0xC2, 0xDF, 0xE0, 0xE1, 0xE2, 0xE3, 0xEE, 0xEF, 0xF4};
-  return kFirstWideGroup +
-         static_cast<int32_t>(std::lower_bound(std::begin(kLast), std::end(kLast), first_byte) - kLast);
+  static constexpr auto kGroups = [] {
+    std::array<int8_t, 256> groups{};
+    for (int byte = 0; byte < 256; ++byte)
+      groups[byte] = static_cast<int8_t>(group_of_first(static_cast<uint8_t>(byte)));
+    return groups;
+  }();
+  return kGroups[first_byte];
 }
 
 Utf8Rest rest_behind(uint8_t byte) {
@@ -38,6 +65,15 @@ Utf8Rest rest_behind(uint8_t byte) {
   const uint8_t first = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : 0x80;
   const uint8_t last = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : 0xBF;
   return {first, last, byte < 0xF0 ? 2 : 3};
+}
+
+std::span<const CharsBehind> chars_behind(uint8_t first_byte) {
+  static const auto kAll = [] {
+    std::array<std::vector<CharsBehind>, 256> all;
+    for (int byte = 0; byte < 256; ++byte) all[byte] = find_chars_behind(static_cast<uint8_t>(byte));
+    return all;
+  }();
+  return kAll[first_byte];
 }
 
 Vocabulary::Vocabulary(int32_t vocab_size, const std::function<std::string(TokenId)>& bytes_of,
@@ -72,8 +108,6 @@ Vocabulary::Vocabulary(int32_t vocab_size, const std::function<std::string(Token
     last = &text;
   }
   for (const int32_t node : path) nodes_[node].end = static_cast<int32_t>(nodes_.size());
-  for (int32_t node = 1; node < nodes_[0].end; node = nodes_[node].end)
-    first_nodes_.push_back({node, nodes_[node].byte});
   up_to_.assign(kMaxShortBytes + 1, Mask(static_cast<size_t>(num_words()), 0));
   for (const TokenId token : tokens_)
     if (const size_t size = texts_[token].size(); size <= kMaxShortBytes) up_to_[size][token / 32] |= 1u << token % 32;
@@ -82,6 +116,20 @@ Vocabulary::Vocabulary(int32_t vocab_size, const std::function<std::string(Token
   for (size_t size = 1; size < up_to_.size(); ++size)
     for (size_t i = 0; i < up_to_[size].size(); ++i) up_to_[size][i] |= up_to_[size - 1][i];
   find_groups();
+  list_children();
+}
+
+void Vocabulary::list_children() {
+  children_.reserve(nodes_.size() - 1);
+  children_begin_.reserve(nodes_.size());
+  for (int32_t node = 0; node < static_cast<int32_t>(nodes_.size()); ++node) {
+    children_begin_.push_back(static_cast<int32_t>(children_.size()));
+    for (int32_t child = node + 1; child < nodes_[node].end; child = nodes_[child].end)
+      children_.push_back({child, nodes_[child].tokens_begin, -1, nodes_[child].groups_below, nodes_[child].byte});
+    if (has_children(node)) children_.back().is_last = true;
+  }
+  for (TrieChild& child : children_)
+    if (has_children(child.node)) child.first_child = children_begin_[child.node];
 }
 
 void Vocabulary::find_groups() {
@@ -113,7 +161,7 @@ CharGroups Vocabulary::groups_at(int32_t node) const {
     groups |= CharGroups{1} << char_group(byte, nodes_[child].byte);
   // A token that breaks off may go on as any of them.
   if (nodes_[node].tokens_begin < tokens_end(node))
-    for_groups_behind(byte, [&groups](int32_t group, Utf8Rest) { groups |= CharGroups{1} << group; });
+    for (const CharsBehind& chars : chars_behind(byte)) groups |= CharGroups{1} << chars.group;
   return groups;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,20 +33,12 @@ struct Utf8Rest {
 };
 Utf8Rest rest_behind(uint8_t first_byte);  // no bytes: it begins no wide character
 
-// visit(group, rest) for all characters that begin so.
-template <typename Visit>
-void for_groups_behind(uint8_t first_byte, const Visit& visit) {
-  const Utf8Rest rest = rest_behind(first_byte);
-  int begin = rest.first;
-  const bool is_split = first_byte >= 0xE1 && first_byte <= 0xE3;
-  for (int last = rest.first; is_split && last < rest.last; ++last) {
-    const int32_t group = char_group(first_byte, static_cast<uint8_t>(last));
-    if (group == char_group(first_byte, static_cast<uint8_t>(last + 1))) continue;
-    visit(group, Utf8Rest{static_cast<uint8_t>(begin), static_cast<uint8_t>(last), rest.num_bytes});
-    begin = last + 1;
-  }
-  visit(char_group(first_byte, rest.last), Utf8Rest{static_cast<uint8_t>(begin), rest.last, rest.num_bytes});
-}
+// Characters of one group that begin with the same byte.
+struct CharsBehind {
+  int32_t group = 0;
+  Utf8Rest rest;
+};
+std::span<const CharsBehind> chars_behind(uint8_t first_byte);  // all that begin so
 
 // Nodes in depth-first order, so that a node's subtree is the nodes [node, end). Node 0 is the root. Small, as walks
 // are as fast as nodes are read.
@@ -56,10 +49,16 @@ struct TrieNode {
   uint8_t byte = 0;
 };
 
-// Where a node lies, and its byte.
+// A node as its parent's list has it: most walks need no more of it.
 struct TrieChild {
   int32_t node = 0;
+  int32_t tokens_begin = 0;   // of those at it and below it, up to the next child's
+  int32_t first_child = -1;   // into the children of all nodes; -1: it has none
+  uint16_t groups_below = 0;  // as TrieNode's
   uint8_t byte = 0;
+  bool is_last = false;  // of its parent's
+
+  bool is_leaf() const { return first_child < 0; }
 };
 
 // The most that walking may add to all grammars over a vocabulary.
@@ -92,12 +91,15 @@ class Vocabulary {
   // The groups of the characters that lie below the node, where one ends at it; of a node whose byte begins a wide
   // character, where this one begins at it: of that one, too.
   CharGroups groups_below(int32_t node) const { return group_sets_[nodes_[node].groups_below]; }
+  CharGroups groups_below(const TrieChild& child) const { return group_sets_[child.groups_below]; }
   int32_t deepest(int32_t node) const { return deepest_[node]; }  // depth below the node, or its own
   int32_t max_depth() const { return max_depth_; }
   // The tokens of at most so many bytes. REQUIRES: 0 <= num_bytes <= kMaxShortBytes
   const Mask& tokens_up_to(int32_t num_bytes) const { return up_to_[num_bytes]; }
-  // The root's children, side by side.
-  const std::vector<TrieChild>& first_nodes() const { return first_nodes_; }
+  // A node's children side by side, so that those that a walk does not reach are only looked at in their list: the
+  // first, and others up to the last. REQUIRES: it has children
+  const TrieChild* children(int32_t node) const { return &children_[children_begin_[node]]; }
+  const TrieChild* children(const TrieChild& of) const { return &children_[of.first_child]; }
   // All tokens but those that are no text.
   const Mask& text_tokens() const { return text_tokens_; }
   // The way to the node ends with a whole character.
@@ -107,6 +109,7 @@ class Vocabulary {
   WalkMemory& walk_memory() const { return *walk_memory_; }
 
  private:
+  void list_children();
   void find_groups();
   CharGroups groups_inside(int32_t node, Utf8Rest rest);
   CharGroups groups_at(int32_t node) const;
@@ -117,7 +120,8 @@ class Vocabulary {
   std::vector<TokenId> tokens_;
   std::vector<int32_t> depth_, deepest_;  // [nodes]
   std::vector<CharGroups> group_sets_;
-  std::vector<TrieChild> first_nodes_;
+  std::vector<TrieChild> children_;      // in order of their parents
+  std::vector<int32_t> children_begin_;  // [nodes]
   std::vector<bool> ends_character_;  // [nodes]
   int32_t max_depth_ = 0;
   std::vector<Mask> up_to_;  // [kMaxShortBytes + 1]
