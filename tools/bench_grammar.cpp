@@ -8,8 +8,8 @@
 //   passed, and all 1,143 of these; 324 of 11,963 valid instances in another order; 0 of 21,393 invalid ones accepted
 // 2026-11-23, Intel Xeon 6-207, ten times as much work as cores: bench_grammar QWEN2.5   151,669 tokens. A JSON object:
 //   mean 1.0, p99 11, p99.9 219 us; a schema: 1.7, 36, 163; short regular expressions, 184 masks in all: 46, 404, 740
-// 2026-11-26, AMD EPYC 7003: 2.2, 22, 357; 3.1, 63, 235; 35 to 57, 356 to 499, 395 to 633 (5 quiet runs; 5 of the day
-//   before's: 44 to 71, 360 to 598, 1011 to 1662); all 11,305 files, before: 20.9, 426, 1399, 10,391 passed
+// 2026-11-26, AMD EPYC 7003, the most of 6 quiet runs: 1.9, 23, 313; 3.3, 68, 281; 43, 507, 547 (means 30 to 43; the
+//   code before, in turn: 45 to 77, 891, 1191); all 11,305 files: 12.3, 226, 719 (15.9, 270, 1093), 10,391 passed
 #include <CLI/CLI.hpp>
 
 #include <time.h>
