@@ -153,7 +153,7 @@ class AttentionCase {
         for (int32_t row = batch.query_start[s + 1]; row > batch.query_start[s]; --row)
           positions.push_back(batch.context_len[s] - (row - batch.query_start[s]));
       const cuda::SharedPositions prefix{num_positions, 0, batch.num_seqs};
-      const cuda::SharedAttentionBatch shared{{&prefix, 1}, seqs, nullptr, /*least_gain_tiles=*/0};
+      const cuda::SharedAttentionBatch shared{{&prefix, 1}, seqs, nullptr, /*least_gain_tiles=*/0, /*state_positions=*/0};
       cuda::schedule_shared_attention(batch, shared, shape, num_ctas, num_tokens, &schedule_);
       if (schedule_.items.empty()) return;
       const cuda::SharedAttentionLimits limits =

@@ -13,7 +13,6 @@
 #include "kernels/cuda/mma_tiles.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/ptx.h"
-#include "kernels/cuda/tuning.h"
 #include "kernels/cuda/warp.h"
 
 namespace llmb::cuda {
@@ -240,7 +239,7 @@ void linear_int8(const Int8View& weight, const Int8Rows& x, int64_t rows, Out* o
   if (rows <= 8) return launch_few<1, 1, 8>(weight, x, rows, out, stream);
   if (rows <= 16) return launch_few<1, 2, 4>(weight, x, rows, out, stream);
   if (rows <= 32) return launch_few<2, 4, 2>(weight, x, rows, out, stream);
-  if (rows <= tuning::kMaxInt8FewRows) return launch_few<2, 8, 1>(weight, x, rows, out, stream);
+  if (rows <= 64) return launch_few<2, 8, 1>(weight, x, rows, out, stream);
   launch_tiles<ManyRows>(weight, x, rows, out, stream);
 }
 

@@ -75,8 +75,7 @@ class SharedScheduler {
   }
   int32_t first_tile(const Chosen& c) const { return first_tile(c.prefix, least_position(c.widest_seq)); }
 
-  // Positions of a KV head that need not be read again, less what states cost: each row's is written and read, in two
-  // pieces or so, and takes as much memory as a position.
+  // Positions of a KV head that need not be read again, less what states cost.
   int64_t gain_of(const SharedPositions& prefix) const {
     int64_t total = 0, most = 0, num_rows = 0;
     for (const int32_t seq : seqs(prefix)) {
@@ -87,7 +86,7 @@ class SharedScheduler {
       most = std::max(most, num_seen);
       num_rows += int64_t{num_tokens(seq)} * shape_.group();
     }
-    return std::max<int64_t>(0, total - most - 4 * num_rows);
+    return std::max<int64_t>(0, total - most - shared_.state_positions * num_rows);
   }
   bool is_worth(int64_t gain) const {
     return gain * shape_.num_kv_heads >=

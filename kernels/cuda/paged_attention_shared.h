@@ -49,6 +49,7 @@ struct SharedAttentionBatch {
   const int32_t* least_position = nullptr;
   // The launch is worth it where it saves so many tiles of reads for each block of the grid.
   int32_t least_gain_tiles = tuning::kSharedLaunchTiles;
+  int32_t state_positions = tuning::kStatePositions;  // and, for each of its rows, so many positions
 };
 
 struct SharedAttentionLimits {

@@ -241,6 +241,7 @@ __device__ void write_rows(const Args<T>& args, const AttentionItem& item, int f
   constexpr unsigned kLanes = Tile<kDim>::kPaddedChunks;
   const int lane = threadIdx.x % 32;
   const LaneOffset<kDim> pair_at(0, lane / 4, 0);
+  __syncwarp();  // other lanes have read what they need of the staging's former contents
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const Stats stats = online.stats(h, args.fold);

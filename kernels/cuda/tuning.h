@@ -17,14 +17,14 @@ constexpr int32_t kMaxPieces = 64;  // or about, of a unit: one block merges the
 // up.
 constexpr int64_t kEvenPercent = 102, kEvenTallPercent = 110;
 
-// A launch over shared prefixes is worth it where it saves this many tiles of reads for each block of the grid. Rows
-// over the same blocks find them in the second-level cache, at 7.9 TB/s (measured: a tile for each block is 1.1 us).
-// The launch and what it leaves for the next one to read are reckoned at 25 us; before load_states asked for all its
-// numbers at once, they took 80 to 140.
+// A launch over shared prefixes is worth it where it saves this many tiles of reads for each block of the grid, 0.55 us
+// each where rows find the same blocks in the second-level cache, and for each row this many positions, which its states
+// cost to leave and to read. Fitted to 64 rows over 2,048 positions (33 to 42 us where row by row takes 70), 64 within a
+// window of 1,024 (36 and 37) and 16 over 1,024 (22 and 19), four query heads to a KV head.
 #ifdef LLMB_SIMT
-constexpr int32_t kSharedLaunchTiles = 2;  // so that tests' small cases share too
+constexpr int32_t kSharedLaunchTiles = 2, kStatePositions = 4;  // so that tests' small cases share too
 #else
-constexpr int32_t kSharedLaunchTiles = 24;
+constexpr int32_t kSharedLaunchTiles = 8, kStatePositions = 250;
 #endif
 constexpr int64_t kMaxStatePieces = 16;  // of a prefix: one warp merges them for each sequence
 
@@ -35,7 +35,8 @@ constexpr int64_t kMaxWgmmaRows = 32;
 constexpr int64_t kMaxMmaRows = 64;  // above, linear_mma is never the fastest
 
 // ---- linear_int8
-constexpr int64_t kMaxInt8FewRows = 64;  // that a kernel of its own takes, which reads the weight once
+// Above so many, cuBLASLt makes the sums where it can: at 64 rows our kernel takes longer than it takes at 128.
+constexpr int64_t kMaxInt8FewRows = 32;
 // Sums of 32 bits that cuBLASLt makes at a time: 64 MiB. Reckoned, not measured.
 constexpr int64_t kMaxInt8Sums = int64_t{16} << 20;
 
@@ -43,8 +44,9 @@ constexpr int64_t kMaxInt8Sums = int64_t{16} << 20;
 // Reckoned, not measured: two blocks' rings fit one multiprocessor of an A100, and one of an RTX 4090.
 constexpr int32_t kInt4BlocksPerSm = 2;
 constexpr int32_t kInt4RingBytes = 80 * 1024;
-// Above so many rows its numbers are written to memory in 16 bits, and linear multiplies them.
-constexpr int64_t kMaxInt4Rows = 256;
+// Above so many rows its numbers are written to memory in 16 bits, and linear multiplies them: every 64 rows read and
+// widen the codes anew, so that 128 rows take as long either way, and 256 would take 1.4 to 2.5 times as long.
+constexpr int64_t kMaxInt4Rows = 128;
 
 // ---- lora
 // From so many items on, a block of its first kernel takes two of them, or four. Reckoned, not measured: there are
