@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs every device test of a bundle (tools/gpu_bundle.sh) under compute-sanitizer's tools, several tests at a time:
 
-    tools/gpu_sanitize.py build-gpu/bundle [--tools memcheck,racecheck,initcheck] [--seconds 900] [--each 240] [--log FILE]
+    tools/gpu_sanitize.py build-gpu/bundle [--tools memcheck,racecheck,initcheck] [--files sample,norm] [--seconds 900]
+                          [--each 240] [--log FILE]
 
 Prints a line for each test that failed or did not end, and a count for each tool. Exit code: 0 every test ended clean, 1 not,
 77 no GPU.
@@ -27,6 +28,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", nargs="?", default="build-gpu/bundle")
     parser.add_argument("--tools", default="memcheck,racecheck,initcheck")
+    parser.add_argument("--files", default="", help="only test files whose names contain one of these")
     parser.add_argument("--seconds", type=float, default=900, help="for everything")
     parser.add_argument("--each", type=float, default=240, help="for one test under one tool")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -39,7 +41,8 @@ def main():
     libraries = [os.path.join(bundle, "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
     env = dict(os.environ, LD_LIBRARY_PATH=":".join(p for p in libraries if p), LLMB_SOURCE_DIR=os.getcwd())
     program = os.path.join(bundle, "gpu_tests")
-    cases = test_cases(program, env)
+    chosen_files = args.files.split(",")
+    cases = [case for case in test_cases(program, env) if any(part in os.path.basename(case[0]) for part in chosen_files)]
 
     def run(job):
         tool, (file, name) = job

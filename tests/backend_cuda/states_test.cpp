@@ -201,9 +201,13 @@ TEST_CASE("states that the kernels have no room for are refused by name") {
 
 TEST_CASE("more sequences than the device has memory for states are refused before the pool is made") {
   LoadOptions o = options_of("qwen3_5", DType::kF32);
+  o.load_format = LoadFormat::kDummy;
   o.max_num_seqs = 1 << 20;
   o.max_num_batched_tokens = 64;
-  const Status status = make_cuda_backend(0)->load(load_model_config(o.model_dir).value(), o);
+  ModelConfig config = load_model_config(o.model_dir).value();
+  config.state.num_key_heads = config.state.num_value_heads = 16;  // megabytes a sequence: terabytes, on any device
+  config.state.key_dim = config.state.value_dim = 256;
+  const Status status = make_cuda_backend(0)->load(config, o);
   CHECK(status.code() == StatusCode::kResourceExhausted);
   CHECK(status.message().find("lower --max-num-seqs") != std::string::npos);
 }

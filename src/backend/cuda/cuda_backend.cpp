@@ -38,6 +38,8 @@ constexpr int64_t kBiasesPerSeq = 64;
 constexpr int64_t kMaxPenalties = int64_t{1} << 20;
 // For what the driver takes on its own account while a run goes on.
 constexpr int64_t kSpareBytes = int64_t{64} << 20;
+// Of a recorded step, far more than any takes: what other programs allocate while one is measured is not meant.
+constexpr int64_t kMostGraphBytes = int64_t{32} << 20;
 
 // A step has room for so many of the best tokens of each row, few where that is enough: they all go to the host.
 int32_t max_top_of(const StepPlan& plan) {
@@ -225,7 +227,7 @@ class CudaBackend final : public Backend {
     // Every recorded step takes about as much as the first.
     const int64_t free_before = free_device_bytes();
     record({largest_bucket(), /*needs_all=*/true, ops_->stage().fullest_decode_kind()});
-    const int64_t graph_bytes = std::max<int64_t>(free_before - free_device_bytes(), 0);
+    const int64_t graph_bytes = std::clamp<int64_t>(free_before - free_device_bytes(), 0, kMostGraphBytes);
     graphs_.clear();
     set_kv_pool(0);
     const int64_t num_kinds =
