@@ -1,6 +1,6 @@
-// linear_int8 of many rows with its sums from cuBLASLt: exact integers, so that outputs have linear_int8's bits. It was
-// not timed yet, nor has it run on a GPU: each algorithm's first sums are compared with linear_int8's, on the device,
-// and an algorithm that gives others, or none, is not used again.
+// linear_int8 of many rows with its sums from cuBLASLt: exact integers, so that outputs have linear_int8's bits. Each
+// algorithm's first sums are compared with linear_int8's, on the device, and an algorithm that gives others, or none, is
+// not used again.
 //
 // Driven by one thread.
 #pragma once

@@ -6,7 +6,7 @@
 // in shared memory, and then channels for the values: each warp makes the same numerators of all scores. Per row the
 // arithmetic is the same however many rows an item has.
 //
-// Decode is bound by the bytes of the cache, prefill by reads of shared memory. Not timed yet.
+// Decode is bound by the bytes of the cache, prefill by reads of shared memory.
 #pragma once
 
 #include "kernels/cuda/paged_attention_mma.h"
