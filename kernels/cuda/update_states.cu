@@ -1,7 +1,7 @@
 // With few rows bound by reading the states, 4 bytes an element of a matrix and step; with many by 4 multiply-adds for
 // each element and token. A block has 32 columns of a value head's matrix of one sequence, in registers: a lane has a
-// column, and each of 4 warps every fourth row. It goes through the sequence's chunks: products of the matrix with the
-// keys and queries of four tokens at a time, then what tokens of the chunk do to each other, column by column, then,
+// column, and each of 8 warps every eighth row. It goes through the sequence's chunks: products of the matrix with the
+// keys and queries of eight tokens at a time, then what tokens of the chunk do to each other, column by column, then,
 // where the sequence goes on behind the chunk, the matrix behind it. The matrix is read once a step, and written where
 // the step passes the end of a chunk.
 //
@@ -21,9 +21,9 @@ namespace llmb::cuda {
 
 namespace {
 
-constexpr int kWarps = 4, kThreads = kWarps * kWarp;
+constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kChunk = kStateChunk;
-constexpr int kGroup = 4;  // tokens that are multiplied with the matrix together
+constexpr int kGroup = 8;  // tokens that are multiplied with the matrix together
 // Between a channel's numbers and the next one's: lanes with neighbouring channels write to other banks.
 constexpr int kStride = kChunk + 4;
 static_assert(kGroup == kWarps && kChunk % kGroup == 0);
@@ -136,10 +136,14 @@ __device__ void load_chunk(const Update<T>& u, const StateEntry& entry, const Bl
                        : step_size<T, kDelta>(u, row, b.head);
   }
   __syncthreads();
-  if (t == 0)
-    for (int32_t i = num_stored; i < end; ++i) s.sum[i] = (i > 0 ? s.sum[i - 1] : 0.0f) + s.log_decay[i];
-  __syncthreads();
-  if (t < end) s.decay[t] = expf(s.sum[t]);
+  if (t >= end) return;
+  // Each thread makes its own token's, so that none waits for another's.
+  float sum = t < num_stored ? s.sum[t] : num_stored > 0 ? s.sum[num_stored - 1] : 0.0f;
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i)
+    if (i >= num_stored && i <= t) sum += s.log_decay[i];
+  if (t >= num_stored) s.sum[t] = sum;
+  s.decay[t] = expf(sum);
 }
 
 // Products of tokens [first, first + kGroup) with the matrix and with the chunk's keys.
@@ -151,9 +155,12 @@ __device__ void multiply(const float (&matrix)[kRows], const Block& b, int32_t f
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const int d = i * kWarps + b.warp;
-    const float4 k = *reinterpret_cast<const float4*>(&s.keys[d][first]);
-    const float4 q = *reinterpret_cast<const float4*>(&s.queries[d][first]);
-    const float keys[kGroup] = {k.x, k.y, k.z, k.w}, queries[kGroup] = {q.x, q.y, q.z, q.w};
+    alignas(16) float keys[kGroup], queries[kGroup];
+#pragma unroll
+    for (int t = 0; t < kGroup; t += 4) {
+      *reinterpret_cast<float4*>(keys + t) = *reinterpret_cast<const float4*>(&s.keys[d][first + t]);
+      *reinterpret_cast<float4*>(queries + t) = *reinterpret_cast<const float4*>(&s.queries[d][first + t]);
+    }
     const float other = s.keys[d][b.lane % kChunk];
 #pragma unroll
     for (int t = 0; t < kGroup; ++t) {
@@ -171,7 +178,15 @@ __device__ void multiply(const float (&matrix)[kRows], const Block& b, int32_t f
   __syncthreads();
   const int32_t t = b.warp, j = first + t, i = b.lane % kChunk;
   const auto sum = [&](const float (&parts)[kWarps][kGroup][kWarp]) {
-    return (parts[0][t][b.lane] + parts[1][t][b.lane]) + (parts[2][t][b.lane] + parts[3][t][b.lane]);
+    float of[kWarps];
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) of[w] = parts[w][t][b.lane];
+#pragma unroll
+    for (int step = 1; step < kWarps; step *= 2) {
+#pragma unroll
+      for (int w = 0; w < kWarps; w += 2 * step) of[w] += of[w + step];
+    }
+    return of[0];
   };
   if (j >= num_stored && j < end) {
     if (kDelta) s.by_key[j][b.lane] = sum(s.part_by_key);
@@ -211,9 +226,14 @@ __device__ void give(const Update<T>& u, const StateEntry& entry, const Block& b
   if (!b.is_column) return;
   const bool is_kept = border >= entry.next_border;
   float* const kept = u.updates_in(u.chunk(entry, border), b.head) + b.column;
+  float updates[kChunk];
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) updates[i] = s.updates[i][b.lane];
   for (int32_t j = num_stored + b.warp; j < end; j += kWarps) {
     float given = s.decay[j] * s.by_query[j][b.lane];
-    for (int32_t i = 0; i <= j; ++i) given = fmaf(s.updates[i][b.lane], s.query_weights[j][i], given);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i)
+      if (i <= j) given = fmaf(updates[i], s.query_weights[j][i], given);
     if (u.weights.skip != nullptr) given = fmaf(u.weights.skip[b.head], s.values[j][b.lane], given);
     u.out[u.row_of(entry, border + j) * u.values_size + int64_t{b.head} * u.value_dim + b.column] = from_float<T>(given);
     if (is_kept) kept[j * u.row_size] = s.updates[j][b.lane];
@@ -231,7 +251,7 @@ __device__ void close_chunk(const Block& b, const Chunk<kRows>& s, float (&matri
   for (int i = 0; i < kRows; ++i) {
     float sum = matrix[i] * decay;
 #pragma unroll
-    for (int t = 0; t < kChunk; t += kGroup) {
+    for (int t = 0; t < kChunk; t += 4) {
       const float4 k = *reinterpret_cast<const float4*>(&s.keys[i * kWarps + b.warp][t]);
       sum = fmaf(k.x, updates[t], sum);
       sum = fmaf(k.y, updates[t + 1], sum);
@@ -244,7 +264,7 @@ __device__ void close_chunk(const Block& b, const Chunk<kRows>& s, float (&matri
 
 // kRows: of a warp; kRows * kWarps >= key_dim
 template <class T, bool kDelta, int kRows>
-__global__ void __launch_bounds__(kThreads) update_states_kernel(Update<T> u) {
+__global__ void __launch_bounds__(kThreads, 2) update_states_kernel(Update<T> u) {
   ptx::follow_previous_grid();
   Chunk<kRows>& s = *dynamic_shared<Chunk<kRows>>();
   const StateEntry entry = u.entries[blockIdx.z];
@@ -319,9 +339,9 @@ void run(const Update<T>& u, int32_t num_key_heads, int32_t num_entries, cudaStr
   const auto with_rows = [&](auto rows) {
     launch_ahead({grid, dim3(kThreads), sizeof(Chunk<rows()>), stream}, update_states_kernel<T, kDelta, rows()>, u);
   };
-  if (u.key_dim <= 16 * kWarps) with_rows(std::integral_constant<int, 16>());
-  else if (u.key_dim <= 32 * kWarps) with_rows(std::integral_constant<int, 32>());
-  else with_rows(std::integral_constant<int, 64>());
+  if (u.key_dim <= 8 * kWarps) with_rows(std::integral_constant<int, 8>());
+  else if (u.key_dim <= 16 * kWarps) with_rows(std::integral_constant<int, 16>());
+  else with_rows(std::integral_constant<int, 32>());
   launch_ahead({dim3(static_cast<unsigned>(num_key_heads), static_cast<unsigned>(num_entries)), dim3(kThreads), 0,
                 stream},
                keep_chunks_kernel<T, kDelta>, u);
