@@ -38,8 +38,7 @@ constexpr int64_t kBiasesPerSeq = 64;
 constexpr int64_t kMaxPenalties = int64_t{1} << 20;
 // For what the driver takes on its own account while a run goes on.
 constexpr int64_t kSpareBytes = int64_t{64} << 20;
-// Of a recorded step, far more than any takes: what other programs allocate while one is measured is not meant.
-constexpr int64_t kMostGraphBytes = int64_t{32} << 20;
+constexpr int64_t kMostGraphBytes = int64_t{32} << 20;  // of a recorded step, whatever other programs take meanwhile
 
 // A step has room for so many of the best tokens of each row, few where that is enough: they all go to the host.
 int32_t max_top_of(const StepPlan& plan) {
