@@ -4,6 +4,7 @@ how many answers are right.
 
     tools/measure_formats.py build/llm-batch                  (needs the Python packages gguf and numpy)
     tools/measure_formats.py build/llm-batch --checkpoints    (needs those of tools/golden/requirements.txt)
+    tools/measure_formats.py build/llm-batch --kv-caches
 
 GGUF: all matrices of the model are stored in one format, by the gguf package or the plain quantisers of
 tools/golden/gguf_quantisers.py, which search for nothing: llama.cpp's make better files. Columns of zeros widen the
@@ -11,6 +12,7 @@ model to whole blocks of 256; the norms' weights are scaled, so that it computes
 Checkpoints: the matrices of layers are stored as GPTQ, AWQ, compressed-tensors and bitsandbytes do, rounded to the
 nearest code by the packers of tools/golden/make_golden_quantized.py, without the calibration that the tools are named
 for; the embedding stays as it is.
+KV caches: the model as it is, each question by itself and behind seven others with their answers.
 The perplexity is that of data/eval/heldout.jsonl's expected answers behind their questions, as options of a line, with
 fp32 activations and with --gguf-activations int8; right answers are greedy and equal to the expected ones.
 """
@@ -237,18 +239,40 @@ def measure_checkpoints(args, questions):
             row(name, write_checkpoint(args.model, pathlib.Path(folder), quantization, dtype, quantiser), folder)
 
 
+def measure_caches(args, questions):
+    print("| KV cache | perplexity | right answers | behind others: tokens of a prompt | perplexity | right answers |\n"
+          "|---|---|---|---|---|---|")
+
+    def turns(question):
+        return question["messages"] + [{"role": "assistant", "content": question["metadata"]["expected"]}]
+
+    behind = [{**q, "messages": sum((turns(questions[i - k]) for k in range(7, 0, -1)), []) + q["messages"]}
+              for i, q in enumerate(questions)]
+    lines = [{"messages": q["messages"], "max_tokens": 1} for q in behind]
+    tokens = sum(r["usage"]["prompt_tokens"] for r in answer(args.program, args.model, lines, [])) / len(lines)
+    for dtype in ("float32", "bfloat16", "int8", "fp8", "int4"):
+        flags = ["--dtype", "float32", "--kv-cache-dtype", dtype]
+        cells = [f"{perplexity(args.program, args.model, questions, flags):.4f}",
+                 str(num_right(args.program, args.model, questions, flags)), f"{tokens:.0f}",
+                 f"{perplexity(args.program, args.model, behind, flags):.4f}",
+                 str(num_right(args.program, args.model, behind, flags))]
+        print(f"| {dtype} | {' | '.join(cells)} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="llm-batch")
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "data/model", help="a llama in bf16")
     parser.add_argument("--lines", type=int, default=700, help="questions, spread over the file (%(default)s)")
     parser.add_argument("--checkpoints", action="store_true", help="those of Hugging Face in place of GGUF files")
+    parser.add_argument("--kv-caches", action="store_true", help="dtypes of the KV cache in place of them")
     args = parser.parse_args()
     questions = [json.loads(line) for line in (ROOT / "data/eval/heldout.jsonl").open()]
     questions = [q for q in questions if q.get("metadata", {}).get("expected") and "messages" in q]
     questions = questions[::max(1, len(questions) // args.lines)][:args.lines]
     print(f"{len(questions)} answers\n")
-    (measure_checkpoints if args.checkpoints else measure_gguf)(args, questions)
+    measure = measure_caches if args.kv_caches else measure_checkpoints if args.checkpoints else measure_gguf
+    measure(args, questions)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/float_formats.h"
 #include "kernels/cpu/quantize.h"
 #include "kernels/cpu/simd_targets.h"
@@ -20,8 +21,8 @@
 #define LLMB_KERNELS_CPU_KV_CACHE_ONCE_
 namespace llmb::cpu {
 
-// With m = max |x|: scale = m / 127, inverse = 127 / m.
-struct Int8Code {
+// With m = max |x|, and the largest number of a format: scale = m / largest, inverse = largest / m.
+struct ByteCode {
   float scale = 0, inverse = 0;
 };
 
@@ -49,22 +50,45 @@ void to_bf16(const float* x, int64_t n, uint16_t* out) {
   for (; i < n; ++i) out[i] = f32_to_bf16(x[i]);
 }
 
+constexpr uint32_t kSmallest = 0x46800000u;  // the bits of 2^14
+
 // The sum's last bit is a one: it is rounded to an integer, to nearest even.
-void to_int8(const float* x, int64_t n, Int8Code code, int8_t* out) {
+void to_int8(const float* x, int64_t n, ByteCode code, uint8_t* out) {
   const D d;
   const DU du;
   const hn::Rebind<uint8_t, D> d8;
-  if (std::isnan(code.scale)) {
-    std::memset(out, 0, static_cast<size_t>(n));
-    return;
-  }
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     const V sum = hn::Add(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, code.inverse)), hn::Set(d, 0x1.8p23f));
-    hn::StoreU(hn::U8FromU32(hn::And(hn::BitCast(du, sum), hn::Set(du, 0xffu))), d8,
-               reinterpret_cast<uint8_t*>(out) + i);
+    hn::StoreU(hn::U8FromU32(hn::And(hn::BitCast(du, sum), hn::Set(du, 0xffu))), d8, out + i);
   }
-  for (; i < n; ++i) out[i] = static_cast<int8_t>(std::bit_cast<int32_t>(x[i] * code.inverse + 0x1.8p23f));
+  for (; i < n; ++i) out[i] = static_cast<uint8_t>(std::bit_cast<uint32_t>(x[i] * code.inverse + 0x1.8p23f));
+}
+
+// To nearest even: of numbers of full precision by an integer sum, below 2^-6 by one whose last bit is 2^-9.
+void to_fp8(const float* x, int64_t n, ByteCode code, uint8_t* out) {
+  const D d;
+  const DU du;
+  const hn::Rebind<uint8_t, D> d8;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const V y = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, code.inverse)), size = hn::Abs(y);
+    const auto bits = hn::BitCast(du, size);
+    const auto even = hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 1));
+    const auto rounded = hn::ShiftRight<20>(hn::Add(bits, hn::Add(even, hn::Set(du, 0x7ffffu))));
+    const auto full = hn::Sub(rounded, hn::Set(du, 120u << 3));
+    const auto small = hn::Sub(hn::BitCast(du, hn::Add(size, hn::Set(d, 0x1p14f))), hn::Set(du, kSmallest));
+    const auto is_small = hn::RebindMask(du, hn::Lt(size, hn::Set(d, 0x1p-6f)));
+    const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(du, y)), hn::Set(du, 0x80u));
+    hn::StoreU(hn::U8FromU32(hn::Or(sign, hn::IfThenElse(is_small, small, full))), d8, out + i);
+  }
+  for (; i < n; ++i) {
+    const float y = x[i] * code.inverse, size = std::fabs(y);
+    const uint32_t bits = std::bit_cast<uint32_t>(size);
+    const uint32_t full = ((bits + 0x7ffffu + (bits >> 20 & 1)) >> 20) - (120u << 3);
+    const uint32_t small = std::bit_cast<uint32_t>(size + 0x1p14f) - kSmallest;
+    out[i] = static_cast<uint8_t>((std::signbit(y) ? 0x80u : 0u) | (size < 0x1p-6f ? small : full));
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -76,6 +100,7 @@ namespace llmb::cpu {
 
 HWY_EXPORT(to_bf16);
 HWY_EXPORT(to_int8);
+HWY_EXPORT(to_fp8);
 
 namespace {
 
@@ -110,21 +135,28 @@ void write_bf16(const Head& h) {
   }
 }
 
-Int8Code int8_code(const float* x, int64_t n) {
+ByteCode byte_code(const float* x, int64_t n, float largest) {
   const float max = max_magnitude(x, n);
   if (std::isnan(max)) return {max, 0};
   if (max < 0x1p-100f) return {};
-  return {max / 127, 127 / max};
+  return {max / largest, largest / max};
 }
 
-void write_int8(const Head& h, float* scales) {
-  const Int8Code k = int8_code(h.k, h.dim), v = int8_code(h.v, h.dim);
-  int8_t bytes[kChunk];
+void to_bytes(const float* x, int64_t n, ByteCode code, DType dtype, uint8_t* out) {
+  if (std::isnan(code.scale)) std::memset(out, 0, static_cast<size_t>(n));
+  else if (dtype == DType::kI8) HWY_DYNAMIC_DISPATCH(to_int8)(x, n, code, out);
+  else HWY_DYNAMIC_DISPATCH(to_fp8)(x, n, code, out);
+}
+
+void write_scaled(const Head& h, DType dtype, float* scales) {
+  const float largest = dtype == DType::kI8 ? 127 : 448;
+  const ByteCode k = byte_code(h.k, h.dim, largest), v = byte_code(h.v, h.dim, largest);
+  uint8_t bytes[kChunk];
   for (int64_t first = 0; first < h.dim; first += kChunk) {
     const int64_t n = std::min(kChunk, h.dim - first);
-    HWY_DYNAMIC_DISPATCH(to_int8)(h.k + first, n, k, bytes);
+    to_bytes(h.k + first, n, k, dtype, bytes);
     for (int64_t i = 0; i < n; ++i) std::memcpy(h.keys + (first + i) * h.block_size + h.at, bytes + i, 1);
-    HWY_DYNAMIC_DISPATCH(to_int8)(h.v + first, n, v, bytes);
+    to_bytes(h.v + first, n, v, dtype, bytes);
     std::memcpy(h.values + h.at * h.dim + first, bytes, static_cast<size_t>(n));
   }
   scales[h.at] = k.scale;
@@ -135,11 +167,12 @@ void write_int8(const Head& h, float* scales) {
 
 void write_kv_slot(const float* k, const float* v, int64_t slot, const KvCacheView& kv) {
   const int64_t dim = kv.head_dim, bs = kv.block_size, block = slot / bs;
+  LLMB_CHECK(kv.dtype != DType::kI4);
   for (int64_t h = 0; h < kv.num_kv_heads; ++h, k += dim, v += dim) {
     const Head head{k, kv.latent_dim > 0 ? nullptr : v, dim, bs, slot % bs, kv.keys(block, h), kv.values(block, h)};
     if (kv.dtype == DType::kF32) write_f32(head);
     else if (kv.dtype == DType::kBF16) write_bf16(head);
-    else write_int8(head, kv.scales(block, h));
+    else write_scaled(head, kv.dtype, kv.scales(block, h));
   }
 }
 
@@ -154,6 +187,7 @@ void copy_elements(const uint8_t* from, uint8_t* to, int64_t rows, int64_t strid
 
 void copy_kv_slot(int64_t from, int64_t to, const KvCacheView& kv) {
   const int64_t dim = kv.head_dim, bs = kv.block_size, a = from % bs, b = to % bs;
+  LLMB_CHECK(kv.dtype != DType::kI4);
   for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
     const uint8_t *keys = kv.keys(from / bs, h), *values = kv.values(from / bs, h);
     uint8_t *to_keys = kv.keys(to / bs, h), *to_values = kv.values(to / bs, h);
@@ -167,7 +201,7 @@ void copy_kv_slot(int64_t from, int64_t to, const KvCacheView& kv) {
     copy_elements(keys + a * bytes, to_keys + b * bytes, dim, bs * bytes, static_cast<size_t>(bytes));
     if (kv.latent_dim > 0) continue;
     std::memcpy(to_values + b * dim * bytes, values + a * dim * bytes, static_cast<size_t>(dim * bytes));
-    if (kv.dtype != DType::kI8) continue;
+    if (!kv.has_scales()) continue;
     const float* scales = kv.scales(from / bs, h);
     float* to_scales = kv.scales(to / bs, h);
     to_scales[b] = scales[a];

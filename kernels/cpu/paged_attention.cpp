@@ -110,7 +110,9 @@ AttentionCall make_attention_call(const float* qkv, int64_t qkv_stride, float* o
                                   const AttentionParams& params, const KvCacheView& kv) {
   LLMB_CHECK(kv.num_kv_heads > 0 && kv.dtype != DType::kF16);
   LLMB_CHECK(params.group > 0 || params.num_heads % kv.num_kv_heads == 0);
-  LLMB_CHECK(kv.latent_dim == 0 || (kv.num_kv_heads == 1 && kv.dtype != DType::kI8));
+  LLMB_CHECK(kv.latent_dim == 0 || (kv.num_kv_heads == 1 && !kv.has_scales() && kv.dtype != DType::kI4));
+  LLMB_CHECK(kv.dtype != DType::kI4 ||
+             (batch.open != nullptr && kv.block_size % kKvGroup == 0 && kv.head_dim % 2 == 0 && !params.sees_later));
   const KvCacheView parts = in_parts(kv, params.num_heads);
   const int32_t group = params.group > 0 ? params.group : params.num_heads / parts.num_kv_heads;
   const AttentionCall c{qkv, qkv_stride, out, batch, params, group, parts};

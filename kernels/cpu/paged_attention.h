@@ -6,6 +6,8 @@
 // 1. A query row's result depends on its q, on the keys and values of the positions that it sees, its own the last, and
 //    on nothing else of the call: positions are walked in segments at fixed absolute boundaries, whose partial results
 //    are merged in order, for prefill and decode alike, and whether other sequences' rows go through them as well.
+//    Over int4 it sees its own group as long as that was open, in bfloat16, and the groups before it as they are stored:
+//    which form of a key it reads depends on the two positions alone.
 // 2. Positions that a query does not see, and slots past the context, are not read into its result. So a
 //    table may name any block in the place of those that lie before all windows of its sequence's rows.
 #pragma once
@@ -30,6 +32,9 @@ struct AttentionBatch {
   // Prefixes whose keys and values are read once for all rows of their sequences: invariant 11 of core/step_plan.h.
   std::span<const SharedPrefix> shared_prefixes;
   const int32_t* shared_entries = nullptr;
+  // With int4 only: where groups are open (kernels/cpu/kv_cache.h), and the block there of each row's own group.
+  const KvCacheView* open = nullptr;
+  const int32_t* open_blocks = nullptr;  // [num_tokens]
 };
 
 // Applied to scores: score = q · k * scale, capped, + ALiBi.

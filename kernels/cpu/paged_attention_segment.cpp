@@ -13,6 +13,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/paged_attention_segment.cpp"
 #include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/paged_attention_int4-inl.h"
+#include "kernels/cpu/paged_attention_rows-inl.h"
 #include "kernels/cpu/paged_attention_tiles-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
@@ -94,55 +96,6 @@ HWY_INLINE void softmax_numerators(float* scores, int64_t first, int64_t end, fl
       fold16(norm[r], [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); });
 }
 
-// The rows of an item that see a part of one segment, and what they see of it.
-struct SegmentRows {
-  const AttentionRow* rows;
-  int64_t begin;  // the segment's first position
-  int64_t first_row, end_row;
-
-  SegmentRows(std::span<const AttentionRow> all, int64_t segment)
-      : rows(all.data()), begin(segment * kSegment), first_row(0), end_row(static_cast<int64_t>(all.size())) {
-    while (!rows[first_row].sees(segment)) ++first_row;
-    while (!rows[end_row - 1].sees(segment)) --end_row;
-  }
-  // Some of them.
-  SegmentRows part(int64_t first, int64_t num_rows) const {
-    SegmentRows some = *this;
-    some.first_row = first_row + first;
-    some.end_row = some.first_row + num_rows;
-    return some;
-  }
-  // The visible part of `size` positions from the segment's position `from` on.
-  Span visible(int64_t row, int64_t from, int64_t size) const {
-    return Span{std::clamp<int64_t>(rows[row].begin - begin - from, 0, size),
-                std::clamp<int64_t>(rows[row].limit - begin - from, 0, size)};
-  }
-};
-
-// Scores of a tile of rows, the whole of `s`, with a chunk.
-template <class Format, int kRows, class Fetch>
-HWY_INLINE void score_rows(const AttentionCall& c, const SegmentRows& s, const KeyChunk<Format>& keys, int64_t at,
-                           const float* q, float* scores, Fetch& fetch) {
-  const int64_t begin = s.visible(s.first_row, at, kSegmentChunk).begin / kLogicalLanes;
-  const int64_t end = ceil_div(s.visible(s.end_row - 1, at, kSegmentChunk).end, kLogicalLanes);
-  score_groups<Format, kRows>(q + s.first_row * c.kv.head_dim, c.kv.head_dim, keys, begin, end, scores + at, fetch);
-}
-
-// The values of `size` positions from `at` on, times a tile's weights, to the sums of its rows.
-template <class Format, int kRows, class Fetch>
-HWY_INLINE void add_to_rows(const AttentionCall& c, const SegmentRows& s, const typename Format::Word* const* values,
-                            int64_t at, int64_t size, const float* weights, float* sums, Fetch& fetch) {
-  const int64_t padded = c.padded_dim();
-  weights += at;
-  sums += s.first_row * padded;
-  // The positions that the first row and the last see whole, all of them do.
-  const bool is_whole = s.visible(s.first_row, at, size).end == size && s.visible(s.end_row - 1, at, size).begin == 0;
-  Span spans[kRows];
-  if (!is_whole)
-    for (int r = 0; r < kRows; ++r) spans[r] = s.visible(s.first_row + r, at, size);
-  add_values<Format, kRows>(weights, is_whole ? nullptr : spans, size, values, padded, sums, fetch);
-}
-
 // The scales of positions [position, position + n), of keys and of values.
 HWY_INLINE void copy_scales(const AttentionCall& c, const AttentionItem& item, int64_t position, int64_t n, float* k,
                             float* v) {
@@ -157,7 +110,6 @@ HWY_INLINE void copy_scales(const AttentionCall& c, const AttentionItem& item, i
 template <class Format, class Fetch>
 HWY_INLINE void weigh(const AttentionCall& c, const SegmentRows& s, const AttentionScratch& scratch,
                       const AttentionState& state, Fetch& fetch) {
-  constexpr bool kIsInt8 = std::is_same_v<Format, Int8>;
   const bool is_plain = c.params.softcap == 0 && c.params.alibi_slopes == nullptr && c.params.scale > 0;
   const float factor = is_plain ? c.params.scale : 1.0f;
   const int64_t padded = c.padded_dim();
@@ -173,7 +125,7 @@ HWY_INLINE void weigh(const AttentionCall& c, const SegmentRows& s, const Attent
       const Span own = lanes(row + n), span = s.visible(row + n, 0, kSegment);
       if (own.begin != common.begin || own.end != common.end) break;
       float* scores = scratch.scores + (row + n - s.first_row) * kSegment;
-      if constexpr (kIsInt8) multiply(scores, scratch.k_scales, own.begin, own.end);
+      if constexpr (kHasScales<Format>) multiply(scores, scratch.k_scales, own.begin, own.end);
       if (!is_plain)
         transform_scores(c.params, s.rows[row + n].head, s.begin - (s.rows[row + n].limit - 1), own, scores);
       for (int64_t i = own.begin; i < span.begin; ++i) scores[i] = -HUGE_VALF;
@@ -184,24 +136,12 @@ HWY_INLINE void weigh(const AttentionCall& c, const SegmentRows& s, const Attent
       constexpr int kRows = decltype(rows)::value;
       softmax_numerators<kRows>(scores, common.begin, common.end, factor, state.max + row, state.norm + row, fetch);
     });
-    if constexpr (kIsInt8)
+    if constexpr (kHasScales<Format>)
       for (int64_t i = 0; i < n; ++i) multiply(scores + i * kSegment, scratch.v_scales, common.begin, common.end);
     row += n;
   }
   std::memset(state.values + s.first_row * padded, 0,
               static_cast<size_t>((s.end_row - s.first_row) * padded) * sizeof(float));
-}
-
-// The segment's positions that any row sees, from a chunk's begin on.
-HWY_INLINE Span seen_chunks(const SegmentRows& s) {
-  return {s.visible(s.first_row, 0, kSegment).begin / kSegmentChunk * kSegmentChunk,
-          s.visible(s.end_row - 1, 0, kSegment).end};
-}
-
-// Calls body(chunk's begin in the segment, positions).
-template <class Body>
-HWY_INLINE void for_chunks(const Span& span, const Body& body) {
-  for (int64_t at = span.begin; at < span.end; at += kSegmentChunk) body(at, std::min(kSegmentChunk, span.end - at));
 }
 
 template <class Format>
@@ -237,7 +177,7 @@ HWY_INLINE void attend_few(const AttentionCall& c, const AttentionItem& item, co
     fetch.pace(n * key_bytes, attention_passes<Format>(num_rows, n) * (c.kv.head_dim / Format::kTerms));
     score_few(c, s, key_chunk<Format>(c, item, s.begin + at, n), at, scratch, fetch);
   });
-  if constexpr (std::is_same_v<Format, Int8>)
+  if constexpr (kHasScales<Format>)
     copy_scales(c, item, s.begin + seen.begin, seen.end - seen.begin, scratch.k_scales + seen.begin,
                 scratch.v_scales + seen.begin);
   fetch.pace(weigh_bytes, ceil_div(num_rows, 4) * ceil_div(seen.end - seen.begin, kLogicalLanes));
@@ -249,20 +189,6 @@ HWY_INLINE void attend_few(const AttentionCall& c, const AttentionItem& item, co
     find_value_rows<Format>(c, item, s.begin + at, n, values);
     add_few<Format>(c, s, values, at, scratch, state.values, fetch);
   });
-}
-
-// Functions of their own: within attend_many's loops, compilers keep some of a tile's sums in memory.
-template <int kRows>
-HWY_NOINLINE void score_wide(const AttentionCall& c, const SegmentRows& s, const KeyChunk<Float32>& keys, int64_t at,
-                             const AttentionScratch& scratch) {
-  NoFetch none;
-  score_rows<Float32, kRows>(c, s, keys, at, scratch.q, scratch.scores, none);
-}
-template <int kRows>
-HWY_NOINLINE void add_wide(const AttentionCall& c, const SegmentRows& s, const float* const* values,
-                           const float* weights, float* sums) {
-  NoFetch none;
-  add_to_rows<Float32, kRows>(c, s, values, 0, kSegment, weights, sums, none);
 }
 
 // Any number of rows and any layout, with keys and values in fp32.
@@ -288,7 +214,7 @@ HWY_INLINE void attend_many(const AttentionCall& c, const AttentionItem& item, c
     else widen_values<Format>(c, item, s.begin + at, n, v_wide);
     for (int64_t p = 0; p < n; ++p) values[at + p] = v_wide + p * padded;
   });
-  if constexpr (std::is_same_v<Format, Int8>)
+  if constexpr (kHasScales<Format>)
     copy_scales(c, item, s.begin + seen.begin, seen.end - seen.begin, scratch.k_scales + seen.begin,
                 scratch.v_scales + seen.begin);
   NoFetch none;
@@ -299,6 +225,81 @@ HWY_INLINE void attend_many(const AttentionCall& c, const AttentionItem& item, c
                                       HWY_ATTR { score_wide<kRows>(c, part, keys[at / kSegmentChunk], at, scratch); });
     weigh<Format>(c, part, scratch, state, none);
     add_wide<kRows>(c, part, values, scratch.scores, state.values);
+  });
+}
+
+// The rows of `s` with other ends of what they see, as a tile that begins with row 0.
+struct CutRows {
+  AttentionRow rows[kMaxTileRows];
+  SegmentRows s;
+
+  template <class Cut>
+  HWY_INLINE CutRows(const SegmentRows& from, const Cut& cut) : s(from) {
+    s.rows = rows;
+    s.first_row = 0;
+    s.end_row = from.end_row - from.first_row;
+    for (int64_t row = 0; row < s.end_row; ++row) {
+      rows[row] = from.rows[from.first_row + row];
+      cut(&rows[row]);
+    }
+  }
+};
+
+// int4: a row sees the groups before its own as they are stored, and then its own, which is open.
+HWY_INLINE void attend_groups(const AttentionCall& c, const AttentionItem& item, const SegmentRows& s,
+                              const AttentionScratch& scratch, const AttentionState& state) {
+  const int64_t padded = c.padded_dim(), begin = s.begin;
+  // The last row has the most of them behind it.
+  const Span closed{seen_chunks(s).begin, std::clamp<int64_t>(own_group(s.rows[s.end_row - 1]) - begin, 0, kSegment)};
+  KeyChunk<Float32> keys[kSegment / kSegmentChunk];
+  const float *values[kSegment], *open_values[kSegment];
+  for_chunks(closed, [&](int64_t at, int64_t n) HWY_ATTR {
+    float* const v_wide = scratch.v_wide + at * padded;
+    keys[at / kSegmentChunk] = widened_keys(scratch.k_wide + at * c.padded_key_dim());
+    widen_closed_keys(c, item, begin + at, n, scratch.k_wide + at * c.padded_key_dim());
+    widen_closed_values(c, item, begin + at, n, v_wide);
+    for (int64_t p = 0; p < n; ++p) values[at + p] = v_wide + p * padded;
+  });
+  NoFetch none;
+  for_attention_tiles(s.end_row - s.first_row, [&](int64_t tile, auto rows) HWY_ATTR {
+    constexpr int kRows = decltype(rows)::value;
+    const SegmentRows part = s.part(tile, kRows);
+    AttentionScratch of_tile = scratch;
+    of_tile.q += part.first_row * c.kv.head_dim;
+    const CutRows before(part, [](AttentionRow* row) {
+      row->limit = own_group(*row);
+      row->begin = std::min(row->begin, row->limit);
+    });
+    for_chunks(seen_chunks(before.s), [&](int64_t at, int64_t) HWY_ATTR {
+      score_wide<kRows>(c, before.s, keys[at / kSegmentChunk], at, of_tile);
+    });
+    // Calls body(the rows, the first one's place in the tile, where their own group begins in the segment).
+    const auto for_open_groups = [&](const auto& body) HWY_ATTR {
+      for_rows_of_group(c, part, [&](const SegmentRows& run, int64_t group) HWY_ATTR {
+        const CutRows own(run, [group](AttentionRow* row) { row->begin = std::max(row->begin, group); });
+        with_rows<1, kTallTileRows>(run.end_row - run.first_row, [&](auto count) HWY_ATTR {
+          body(count, own.s, run.first_row - part.first_row, group - begin);
+        });
+      });
+    };
+    for_open_groups([&](auto count, const SegmentRows& own, int64_t first, int64_t at) HWY_ATTR {
+      widen_open_keys(c, item, part.rows[part.first_row + first], scratch.k_open);
+      KeyChunk<Float32> chunk = widened_keys(scratch.k_open);
+      for (int64_t g = kGroups - 1; g >= 0; --g)  // they lie at their place in the chunk
+        chunk.group[g] = scratch.k_open + std::max<int64_t>(g - at % kSegmentChunk / kLogicalLanes, 0) * kLogicalLanes;
+      AttentionScratch of_rows = of_tile;
+      of_rows.q += first * c.kv.head_dim;
+      of_rows.scores += first * kSegment;
+      score_wide<decltype(count)::value>(c, own, chunk, at / kSegmentChunk * kSegmentChunk, of_rows);
+    });
+    weigh<Float32>(c, part, scratch, state, none);
+    float* const sums = state.values + part.first_row * padded;
+    add_wide<kRows>(c, before.s, values, scratch.scores, sums);
+    for_open_groups([&](auto count, const SegmentRows& own, int64_t first, int64_t at) HWY_ATTR {
+      widen_open_values(c, item, part.rows[part.first_row + first], scratch.v_open);
+      for (int64_t p = 0; p < kKvGroup; ++p) open_values[at + p] = scratch.v_open + p * padded;
+      add_wide<decltype(count)::value>(c, own, open_values, scratch.scores + first * kSegment, sums + first * padded);
+    });
   });
 }
 
@@ -317,8 +318,10 @@ HWY_INLINE void attend(const AttentionCall& c, const AttentionItem& item, int64_
 
 void attend_segment_target(const AttentionCall& c, const AttentionItem& item, int64_t segment,
                            const AttentionScratch& scratch, const AttentionState& state, SegmentFetch* fetch) {
-  if (c.kv.dtype == DType::kF32) attend<Float32>(c, item, segment, scratch, state, fetch);
+  if (c.kv.dtype == DType::kI4) attend_groups(c, item, SegmentRows(scratch.rows, segment), scratch, state);
+  else if (c.kv.dtype == DType::kF32) attend<Float32>(c, item, segment, scratch, state, fetch);
   else if (c.kv.dtype == DType::kBF16) attend<BFloat16>(c, item, segment, scratch, state, fetch);
+  else if (c.kv.dtype == DType::kF8) attend<Fp8>(c, item, segment, scratch, state, fetch);
   else attend<Int8>(c, item, segment, scratch, state, fetch);
 }
 

@@ -120,10 +120,13 @@ struct AttentionScratch {
   float* v_wide;    // [kSegment, padded_dim]
   float* k_scales;  // [kSegment]
   float* v_scales;  // [kSegment]
+  float* k_open;    // [padded_key_dim, kSegmentChunk]  of a group of an int4 cache that is open for a row
+  float* v_open;    // [kKvGroup, padded_dim]
 
   static int64_t floats(const AttentionCall& c, int64_t num_rows) {
     const int64_t key_dim = c.padded_key_dim();
-    return num_rows * key_dim + (kMaxTileRows + 2) * kSegment + kSegment * (key_dim + c.padded_dim());
+    const int64_t open = c.kv.dtype == DType::kI4 ? kSegmentChunk * key_dim + kKvGroup * c.padded_dim() : 0;
+    return num_rows * key_dim + (kMaxTileRows + 2) * kSegment + kSegment * (key_dim + c.padded_dim()) + open;
   }
   AttentionScratch(const AttentionCall& c, std::span<const AttentionRow> item_rows, float* at)
       : rows(item_rows),
@@ -132,7 +135,9 @@ struct AttentionScratch {
         k_wide(scores + kMaxTileRows * kSegment),
         v_wide(k_wide + kSegment * c.padded_key_dim()),
         k_scales(v_wide + kSegment * c.padded_dim()),
-        v_scales(k_scales + kSegment) {}
+        v_scales(k_scales + kSegment),
+        k_open(c.kv.dtype == DType::kI4 ? v_scales + kSegment : nullptr),
+        v_open(c.kv.dtype == DType::kI4 ? k_open + kSegmentChunk * c.padded_key_dim() : nullptr) {}
 };
 
 // The state of one item over one segment that some of its rows see. Rows that see nothing of it are left alone.

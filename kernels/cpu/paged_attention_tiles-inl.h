@@ -3,7 +3,7 @@
 //
 // 1. A score is one chain of multiply-adds over the channels, in order; a value's sum one chain over positions, in
 //    order, whatever the tile's shape, and whether the chunk was widened first.
-// 2. An int8 tile computes with the bytes; their scales belong to the score, and to the weight of the value.
+// 2. An int8 or fp8 tile computes with the bytes' numbers; their scales belong to the score, and to the weight of the value.
 
 #if defined(LLMB_KERNELS_CPU_PAGED_ATTENTION_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LLMB_KERNELS_CPU_PAGED_ATTENTION_TILES_INL_H_
@@ -57,6 +57,23 @@ struct Int8 {
   template <int kTerm>
   static HWY_INLINE V load(const Word* at) {
     return hn::ConvertTo(D(), hn::PromoteTo(DI(), hn::LoadU(hn::Rebind<int8_t, D>(), at)));
+  }
+};
+
+struct Fp8 {
+  using Word = uint8_t;
+  static constexpr int kTerms = 1;
+  // The bits of fp32 but for the exponent's bias.
+  template <class DF, class Bytes>
+  static HWY_INLINE hn::Vec<DF> widen(DF d, Bytes bytes) {
+    const hn::RebindToSigned<DF> di;
+    const hn::Rebind<int8_t, DF> d8;
+    const auto words = hn::ShiftLeft<20>(hn::PromoteTo(di, hn::BitCast(d8, bytes)));
+    return hn::Mul(hn::BitCast(d, hn::And(words, hn::Set(di, static_cast<int32_t>(0x87f00000u)))), hn::Set(d, 0x1p120f));
+  }
+  template <int kTerm>
+  static HWY_INLINE V load(const Word* at) {
+    return widen(D(), hn::LoadU(hn::Rebind<uint8_t, D>(), at));
   }
 };
 
@@ -126,6 +143,8 @@ HWY_INLINE int64_t widen_vectors(D d, const typename Format::Word* from, int64_t
     } else if constexpr (std::is_same_v<Format, Int8>) {
       const hn::Rebind<int8_t, D> d8;
       hn::StoreU(hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from + i))), d, first + i);
+    } else if constexpr (std::is_same_v<Format, Fp8>) {
+      hn::StoreU(Fp8::widen(d, hn::LoadU(hn::Rebind<uint8_t, D>(), from + i)), d, first + i);
     } else {
       hn::StoreU(hn::LoadU(d, from + i), d, first + i);
     }
@@ -144,6 +163,7 @@ HWY_INLINE void widen_words(const typename Format::Word* from, int64_t n, float*
 HWY_INLINE float element(const AttentionCall& c, const uint8_t* data, int64_t row, int64_t column, int64_t width) {
   const int64_t i = row * width + column;
   if (c.kv.dtype == DType::kF32) return reinterpret_cast<const float*>(data)[i];
+  if (c.kv.dtype == DType::kF8) return fp8_e4m3_to_f32(data[i]);
   if (c.kv.dtype == DType::kI8) return static_cast<float>(reinterpret_cast<const int8_t*>(data)[i]);
   const uint16_t* halves = reinterpret_cast<const uint16_t*>(data);
   return bf16_to_f32(halves[(row / 2 * width + column) * 2 + row % 2]);

@@ -89,6 +89,9 @@ struct BackendInfo {
   double swap_bytes_per_s = 0;          // measured, of one way; 0: not known
   int32_t num_state_slots = 0;          // of layers with a recurrent state; 0: the model has none, nor entries a slot
   int32_t num_snapshots = 0;            // of these slots, that a prefix cache may keep
+  // > 0: slots hold what an int4 KV cache keeps beside its blocks, of positions since the last multiple of this. So
+  // behind such a multiple any slot will do.
+  int32_t state_period = 0;
   int32_t max_idle_blocks = INT32_MAX;  // that a prefix cache should keep: more takes memory that others may need
   int64_t block_bytes = 0;              // that read_blocks() gives of each; 0: it does not
   double load_ms = 0;

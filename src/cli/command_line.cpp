@@ -197,7 +197,7 @@ void add_batching_options(CLI::App& app, Options& o) {
   app.add_option("--block-size", o.job.load.block_size, "Tokens per KV block")
       ->check(one_of({"8", "16", "32", "64", "128"}))
       ->group(group)
-      ->option_text("8|16|32|64|128 [16]");
+      ->option_text("8|16|32|64|128 [16; 32 with --kv-cache-dtype int4]");
   app.add_flag("--enable-prefix-caching", o.job.scheduler.enable_prefix_caching,
                "Compute a prefix that several prompts share only once (default)")
       ->group(group);
@@ -208,9 +208,9 @@ void add_batching_options(CLI::App& app, Options& o) {
   app.add_option(
          "--kv-cache-dtype", o.texts.kv_cache_dtype,
          "Dtype of the KV cache; auto: on the CPU bfloat16, or float32 for a float32 model; on a GPU as --dtype")
-      ->check(one_of({"auto", "float32", "bfloat16", "float16", "int8"}))
+      ->check(one_of({"auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4"}))
       ->group(group)
-      ->option_text("auto|float32|bfloat16|float16|int8 [auto]");
+      ->option_text("auto|float32|bfloat16|float16|int8|fp8|int4 [auto]");
   app.add_option("--kv-cache-memory-bytes", o.job.load.kv_cache_bytes,
                  "Size of the KV pool, e.g. 2G; default: what max-num-seqs sequences need, if memory allows")
       ->transform(size_validator(int64_t{1} << 50))

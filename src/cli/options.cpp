@@ -106,7 +106,7 @@ std::string check_autotune(const Options& options) {
 }
 
 std::optional<DType> dtype_of(const std::string& name) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8})
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8, DType::kF8, DType::kI4})
     if (name == dtype_name(dtype)) return dtype;
   return std::nullopt;  // "auto"
 }
@@ -227,6 +227,10 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
       options.command == Command::kInspect)
     return parsed;
   if (const Status status = read_texts(options.texts, &o); !status.ok()) return refuse(status.message());
+  if (o.load.kv_cache_dtype == DType::kI4) {  // whole groups in a block, also of a run that tunes itself
+    if (!o.asked.block_size) o.load.block_size = kKvGroup;
+    o.asked.block_size = true;
+  }
   if (const std::string problem = check_apart(o); !problem.empty()) return refuse(problem);
   if (o.num_prefill_workers > 0 || o.num_decode_workers > 0) {  // one of the kind that is not named
     o.num_prefill_workers = std::max(1, o.num_prefill_workers);

@@ -12,6 +12,9 @@
 
 namespace llmb {
 
+// Positions of a group of an int4 cache: those between two multiples of it. Results depend on it.
+inline constexpr int32_t kKvGroup = 32;
+
 // The keys of a token in a layer; as many values, but with KvLayout::latent_dim.
 struct KvHeads {
   int32_t num_heads = 0;  // 0: the layer has none of its own
@@ -26,7 +29,9 @@ struct KvLayout {
   int32_t head_dim = 0;
   int32_t block_size = 16;     // tokens per block
   int32_t num_blocks = 0;      // of all groups together
-  DType dtype = DType::kF32;   // kI8: each key and each value of a head has an fp32 scale beside it
+  // kI8, kF8: each key and each value of a head has an fp32 scale beside it. kI4: in groups of kKvGroup positions, with
+  // two bf16 numbers for each channel of a group's keys, and for each 32 channels of a value.
+  DType dtype = DType::kF32;
   LayerGroups groups;          // whose tables name the blocks
   std::vector<KvHeads> heads;  // [num_layers], or empty: num_kv_heads of head_dim in all layers
   int32_t latent_dim = 0;      // > 0: no values are stored: they are the last so many channels of the keys
@@ -47,8 +52,10 @@ struct KvLayout {
 
  private:
   int64_t layer_bytes(int32_t layer) const {  // of a token
-    const int64_t scale_bytes = dtype == DType::kI8 ? 4 : 0;
     const KvHeads of = heads_of(layer);
+    if (dtype == DType::kI4)
+      return of.num_heads * (ceil_div(5 * of.head_dim, 8) + of.head_dim / 2 + 4 * ceil_div(of.head_dim, 32));
+    const int64_t scale_bytes = dtype == DType::kI8 || dtype == DType::kF8 ? 4 : 0;
     return int64_t{latent_dim > 0 ? 1 : 2} * of.num_heads * (of.head_dim * dtype_bytes(dtype) + scale_bytes);
   }
   int64_t plane_bytes() const {  // of a token

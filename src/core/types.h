@@ -9,11 +9,16 @@ using TokenId = int32_t;  // an entry of the vocabulary
 using BlockId = int32_t;  // a KV block of the pool
 using SeqId = int64_t;    // a sequence in the scheduler; unique within a run, in order of add()
 
-enum class DType { kF32, kF16, kBF16, kI8 };
+// kF8 (e4m3) and kI4 are of KV caches only.
+enum class DType { kF32, kF16, kBF16, kI8, kF8, kI4 };
 
-constexpr int64_t dtype_bytes(DType t) { return t == DType::kF32 ? 4 : t == DType::kI8 ? 1 : 2; }
+// REQUIRES: not kI4
+constexpr int64_t dtype_bytes(DType t) {
+  return t == DType::kF32 ? 4 : t == DType::kI8 || t == DType::kF8 ? 1 : 2;
+}
 constexpr const char* dtype_name(DType t) {
-  return t == DType::kF32 ? "float32" : t == DType::kF16 ? "float16" : t == DType::kBF16 ? "bfloat16" : "int8";
+  constexpr const char* kNames[] = {"float32", "float16", "bfloat16", "int8", "fp8", "int4"};
+  return kNames[static_cast<int>(t)];
 }
 
 // The format that weight matrices are rounded to while they are loaded.

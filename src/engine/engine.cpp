@@ -34,8 +34,9 @@ SchedulerConfig limited(SchedulerConfig config, const BackendInfo& backend) {
   config.num_host_blocks = config.preemption == PreemptionMode::kRecompute ? 0 : backend.num_host_blocks;
   config.num_state_slots = backend.num_state_slots;
   config.num_snapshots = config.enable_prefix_caching ? backend.num_snapshots : 0;
-  if (backend.num_state_slots > 0) {  // states do not move to the host, and follow no trees
-    config.num_host_blocks = 0;
+  config.state_period = backend.state_period;
+  if (backend.num_state_slots > 0) {  // states follow no trees, and recurrent ones do not move to the host
+    if (backend.state_period == 0) config.num_host_blocks = 0;
     config.allows_trees = false;
   }
   return config;

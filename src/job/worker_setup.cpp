@@ -55,6 +55,9 @@ WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
 }  // namespace
 
 Status follow_states(const ModelConfig& config, JobOptions* o) {
+  const bool is_int4 = o->load.kv_cache_dtype == DType::kI4;
+  if (o->speculation.trees && is_int4)
+    return unsupported("`speculative`: over an int4 KV cache drafts are chains, no trees; leave out tree");
   if (!config.has_states()) return {};
   const std::string name = "model_type \"" + config.model_type + "\" has layers with a recurrent state: ";
   if (o->speculation.trees)

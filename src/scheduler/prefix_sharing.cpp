@@ -89,7 +89,7 @@ bool Scheduler::is_in_all_groups(NodeId node) const {
 }
 
 // To the longest prefix for which every group has what the row behind it sees, and behind which there is a snapshot where
-// sequences have states.
+// sequences have recurrent states.
 void Scheduler::cut_to_usable(Shared* shared) const {
   std::vector<int32_t> there_from(config_.windows.size());  // blocks of the group are there from this one to the last
   int32_t num_usable = 0;
@@ -100,10 +100,10 @@ void Scheduler::cut_to_usable(Shared* shared) const {
       if (cache_.block(node, group) == kNoBlock && cache_.host_block(node, group) == kNoBlock) there_from[group] = i + 1;
       is_usable &= there_from[group] <= first_block_seen(group, (i + 1) * config_.block_size);
     }
-    is_usable = is_usable && (config_.num_state_slots == 0 || snapshot(shared->nodes[i]) >= 0);
+    is_usable = is_usable && (!needs_snapshots() || snapshot(shared->nodes[i]) >= 0);
     if (is_usable) num_usable = i + 1;
   }
-  if (num_usable > 0 && config_.num_state_slots > 0) shared->state_slot = snapshot(shared->nodes[num_usable - 1]);
+  if (num_usable > 0 && needs_snapshots()) shared->state_slot = snapshot(shared->nodes[num_usable - 1]);
   if (num_usable == static_cast<int32_t>(shared->nodes.size())) return;
   shared->nodes.resize(num_usable);
   shared->num_tokens = num_usable * config_.block_size;

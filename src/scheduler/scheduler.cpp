@@ -22,7 +22,9 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(int64_t{config.num_blocks} * config.block_size <= std::numeric_limits<int32_t>::max());
   LLMB_CHECK(!config.windows.empty() && config.batch_window_ms >= 0 && config.max_num_drafts >= 0);
   LLMB_CHECK(config.num_alternating >= 1);
-  LLMB_CHECK(config.num_state_slots == 0 || (config.num_host_blocks == 0 && !config.allows_trees));
+  LLMB_CHECK(config.num_state_slots == 0 || !config.allows_trees);
+  LLMB_CHECK(config.num_state_slots == 0 || config.state_period > 0 || config.num_host_blocks == 0);
+  LLMB_CHECK(config.state_period == 0 || config.block_size % config.state_period == 0);
   LLMB_CHECK(config.policy.rank != nullptr && config.policy.num_levels >= 0 && config.policy.num_levels <= kMaxLevels);
   return config;
 }

@@ -299,8 +299,9 @@ class Scheduler {
   void share_state(const Sequence& other, Sequence* sequence);
   void let_go_of_state(Sequence* sequence);
   int32_t snapshot(NodeId node) const { return snapshots_.find(node, cache_.serial(node)); }
+  bool needs_snapshots() const { return config_.num_state_slots > 0 && config_.state_period == 0; }
   bool keeps_snapshots_of(const Sequence& sequence) const {
-    return config_.num_state_slots > 0 && config_.num_snapshots > 0 && keeps_prefix_of(sequence);
+    return needs_snapshots() && config_.num_snapshots > 0 && keeps_prefix_of(sequence);
   }
   void find_forks(const Shared& shared, Sequence* sequence) const;
   int32_t up_to_fork(const Sequence& sequence, int32_t num_tokens) const;

@@ -30,7 +30,10 @@ struct SchedulerConfig {
   int32_t block_size = 16;                   // tokens per KV block
   std::vector<int32_t> windows = {0};        // [num_layer_groups]  core/layer_groups.h
   int32_t num_blocks = 0;                    // of the pool
-  int32_t num_state_slots = 0;               // > 0: sequences have a recurrent state each; then no trees, no host's pool
+  int32_t num_state_slots = 0;               // > 0: sequences have a state each; then no trees
+  // > 0: states are of the tokens since the last multiple of it (BackendInfo), which block_size is, too; 0: of all
+  // tokens (recurrent), then no host's pool.
+  int32_t state_period = 0;
   int32_t num_snapshots = 0;                 // of these slots, for states behind prefixes that the cache keeps
   int32_t max_model_len = 2048;              // tokens of a sequence, prompt and output together
   double batch_window_ms = 10;               // kDynamic only

@@ -4,6 +4,9 @@
 // A prefix is found again as far as there is a snapshot of the state behind it. Snapshots stand where others go on from
 // what a sequence computes: its entry ends there, the snapshot takes a reference to its slot, and the sequence goes on in
 // a copy. The next plan finds it.
+//
+// Where a slot holds the open group of an int4 KV cache (SchedulerConfig::state_period) there are no snapshots: prefixes are
+// found in whole blocks, behind which any slot will do.
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -22,7 +25,8 @@ void Scheduler::take_state(Sequence* sequence, StepPlan* plan) {
     const auto num_kept = std::count(states_copied_from_.begin(), states_copied_from_.end(), shared);
     if (states_.num_references(shared) - num_kept == 1) return;
   }
-  LLMB_CHECK(shared >= 0 || sequence->next_write() == 0);
+  const int32_t first = sequence->next_write();
+  LLMB_CHECK(shared >= 0 || (config_.state_period > 0 ? first % config_.state_period : first) == 0);
   std::vector<BlockId> own;
   LLMB_CHECK_MSG(states_.allocate(1, &own), "no state slot is free");
   sequence->state_slot = own[0];

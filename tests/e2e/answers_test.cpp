@@ -51,12 +51,13 @@ TEST_CASE(
     CHECK(score({"--quantization", quantization}).right >= stored.right - 0.01 * stored.asked);
   }
   CHECK(score({"--device", "cpu", "--dtype", "bfloat16"}).right >= stored.right - 0.01 * stored.asked);
-  for (const std::string kv_dtype : {"float32", "int8"}) {
+  for (const std::string kv_dtype : {"float32", "int8", "fp8"}) {
     CAPTURE(kv_dtype);
     const Score other = score({"--kv-cache-dtype", kv_dtype});
     CHECK(other.right >= 0.95 * stored.asked);
     CHECK(other.right >= stored.right - 0.01 * stored.asked);
   }
+  CHECK(score({"--kv-cache-dtype", "int4"}).right >= stored.right - 0.02 * stored.asked);
 }
 
 }  // namespace llmb::test

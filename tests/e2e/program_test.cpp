@@ -97,7 +97,7 @@ TEST_CASE("a flag with choices takes their names alone, and lists them in one li
       {"--progress", "auto, bar, plain, none"},
       {"--load-format", "auto, dummy"},
       {"--dtype", "auto, float32, bfloat16, float16"},
-      {"--kv-cache-dtype", "auto, float32, bfloat16, float16, int8"},
+      {"--kv-cache-dtype", "auto, float32, bfloat16, float16, int8, fp8, int4"},
       {"--block-size", "8, 16, 32, 64, 128"},
       {"--device", "auto, cpu, cuda, cuda:N, ledger"},
   };

@@ -63,7 +63,7 @@ TEST_CASE("from one pool to another with other strides, and back") {
 
 TEST_CASE("copy_kv_slot leaves what write_kv_slot would have written there, and nothing else") {
   constexpr int kHeads = 2, kBlocks = 3;
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8})
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8})
     for (const int32_t block_size : {1, 5, 16})
       for (const int32_t head_dim : {1, 7, 32, 129})
         for (int64_t from = 0; from < kBlocks * block_size; from += 3)

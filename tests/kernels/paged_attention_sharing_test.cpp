@@ -177,7 +177,7 @@ TEST_CASE("rows that share a prefix have the bytes of rows on their own: any tre
 TEST_CASE("one shared prefix at every border of a segment and a block, by every instruction set") {
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
-    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8}) {
       for (const int32_t num_shared : {1, 15, 16, 17, 31, 32, 33}) {
         CAPTURE(num_shared);
         Batch batch;
@@ -193,7 +193,7 @@ TEST_CASE("the sequence that computes a prefix in the same step goes with those 
   Batch batch;
   batch.add(0, 0, 540, 540);
   for (int32_t i = 1; i < 6; ++i) batch.add(0, 33, 530 + i, i);
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) check_same(kPlain, dtype, batch, in_order(batch));
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8}) check_same(kPlain, dtype, batch, in_order(batch));
 }
 
 TEST_CASE("a prefix that is named is read through one table for all") {

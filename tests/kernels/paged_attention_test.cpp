@@ -20,7 +20,7 @@ using test::GuardedFloats;
 using test::KvBytes;
 using test::same_bytes;
 
-constexpr DType kCacheDTypes[] = {DType::kF32, DType::kBF16, DType::kI8};
+constexpr DType kCacheDTypes[] = {DType::kF32, DType::kBF16, DType::kI8, DType::kF8};
 
 struct Shape {
   int32_t num_heads, num_kv_heads, head_dim;
@@ -238,7 +238,7 @@ TEST_CASE("windows, chunks, soft caps, ALiBi and sinks, alone and together, are 
         CAPTURE(n);
         if (n <= s.first) continue;
         const Query queries[] = {{&data, n, 1}, {&data, n, std::min(n - s.first, 50)}};
-        check_against_reference(s.in(kCacheDTypes[n % 3]), queries, n % 2 ? 16 : 5, pool);
+        check_against_reference(s.in(kCacheDTypes[n % 4]), queries, n % 2 ? 16 : 5, pool);
       }
     }
   });
@@ -252,7 +252,7 @@ TEST_CASE("whole prefill, chunks of it, single steps and batches give identical 
     for (const Shape& s : {Shape{6, 2, 32}, Shape{7, 1, 24}, Shape{6, 2, 32, 50}, Shape{7, 1, 24, 3, 4.0f, true, true},
                            Shape{6, 2, 32, 270, 0, true}, Shape{6, 2, 32}.in(DType::kBF16),
                            Shape{7, 1, 24, 3, 4.0f, true, true}.in(DType::kBF16), Shape{6, 2, 32, 50}.in(DType::kI8),
-                           Shape{14, 1, 64}.in(DType::kI8)}) {
+                           Shape{14, 1, 64}.in(DType::kI8), Shape{6, 2, 32}.in(DType::kF8)}) {
       const SequenceData data = make_sequence(s, kLength, 3), other = make_sequence(s, 600, 4);
       const Query prefill{&data, kLength, kLength};
       const std::vector<float> whole = run(s, {&prefill, 1}, 16, one);
@@ -340,10 +340,9 @@ TEST_CASE("a NaN in one key or one value reaches every later row of its head and
   ThreadPool pool(2);
   for_each_simd_target([&](const std::string& target) {
     CAPTURE(target);
-    for (const auto& [in_key, dtype] :
-         {std::pair(true, DType::kF32), std::pair(false, DType::kF32), std::pair(true, DType::kBF16),
-          std::pair(false, DType::kBF16), std::pair(true, DType::kI8), std::pair(false, DType::kI8)}) {
-      const Shape s = Shape{2, 1, 16}.in(dtype);
+    for (const auto& [in_key, number] : {std::pair(true, 0), std::pair(false, 0), std::pair(true, 1), std::pair(false, 1),
+                                        std::pair(true, 2), std::pair(false, 2), std::pair(true, 3), std::pair(false, 3)}) {
+      const Shape s = Shape{2, 1, 16}.in(kCacheDTypes[number]);
       SequenceData bad = make_sequence(s, 50, 6);
       const SequenceData good = make_sequence(s, 50, 7);
       (in_key ? bad.k : bad.v)[20 * s.kv_size() + 3] = std::nanf("");

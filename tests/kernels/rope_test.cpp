@@ -94,6 +94,7 @@ void check_shape(const Shape& s, ThreadPool& pool) {
         if (h < s.num_heads + s.num_kv_heads) {
           const double rounding = s.dtype == DType::kF32    ? 0
                                   : s.dtype == DType::kBF16 ? 0x1p-8 * std::fabs(expected)  // half of its last bit
+                                  : s.dtype == DType::kF8   ? 0x1p-4 * std::fabs(expected) + max * 0x1p-18
                                                             : max / 253;
           const float key = out.cache.key(slots[t], kv_head, i);
           CHECK(std::fabs(key - expected) <= 1e-6 * (1 + std::fabs(expected)) + rounding);
@@ -129,7 +130,7 @@ TEST_CASE(
       check_shape({4, 2, head_dim, 16, 0}, pool);
       check_shape({4, 2, head_dim, 16, 2}, pool);
       check_shape({4, 2, head_dim, 8, head_dim / 4 * 2}, pool);
-      for (const DType dtype : {DType::kBF16, DType::kI8}) {
+      for (const DType dtype : {DType::kBF16, DType::kI8, DType::kF8}) {
         check_shape({4, 2, head_dim, 16, head_dim, dtype}, pool);
         check_shape({4, 2, head_dim, 1, head_dim, dtype}, pool);
         check_shape({3, 1, head_dim, 5, 0, dtype}, pool);
@@ -144,7 +145,7 @@ TEST_CASE("a token's result is bit-identical alone, in a batch, with 1 to 3 thre
   std::vector<int32_t> positions(kTokens), slots(kTokens);
   std::iota(positions.begin(), positions.end(), 100);
   for (int32_t t = 0; t < kTokens; ++t) slots[t] = (t * 7) % (kNumBlocks * 16);
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8}) {
     const Shape shape{9, 3, 64, 16, 64, dtype};
     const int64_t n = shape.row_floats();
     const std::vector<float> qkv = random_normal(kTokens * n, 2);
@@ -184,7 +185,7 @@ TEST_CASE("bfloat16 rounds to nearest even; int8 keeps zeros, ends of the range,
       {large, 1, -large, large / 2, 0, 0, 0, 0},
       {1, 2, nan, 3, 0, 0, 0, 0},
       {1, 2, 3, -inf, 0, 0, 0, 0}};
-  for (const DType dtype : {DType::kBF16, DType::kI8}) {
+  for (const DType dtype : {DType::kBF16, DType::kI8, DType::kF8}) {
     for (const std::vector<float>& row : rows) {
       std::vector<float> qkv(kDim, 1);
       qkv.insert(qkv.end(), row.begin(), row.end());

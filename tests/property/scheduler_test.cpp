@@ -92,6 +92,30 @@ TEST_CASE("random workloads of sequences with states end, once each, with the to
   if (!seeds.is_replay) aims.check(seeds.num);
 }
 
+TEST_CASE("random workloads over a cache with open groups end, once each, with the tokens of the unbatched reference") {
+  const Seeds seeds = chosen_seeds(4'000);
+  Aims aims;
+  for (int64_t i = seeds.first; i < seeds.first + seeds.num; ++i) {
+    const auto seed = static_cast<uint64_t>(i);
+    Workload workload =
+        i % 4 == 0 ? random_workload(seed, 5000, random_layer_windows(seed)) : random_workload(seed);
+    give_open_groups(&workload);
+    const WorkloadOutcome outcome = run_workload(workload);
+    REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
+    aims.note("preemptions", outcome.num_preemptions, 0.03);
+    aims.note("steps planned ahead", outcome.num_ahead, 0.4);
+    aims.note("rows sampled for several choices", outcome.num_shared_rows, 0.05);
+    aims.note("prompt tokens found in whole blocks", outcome.num_saved, 0.01);
+    aims.note("blocks swapped in", outcome.num_swaps_in, 0.003);
+    aims.note("block copies", outcome.num_copies, 0.03);
+    aims.note("accepted drafts", outcome.num_accepted, 0.15);
+    aims.note("rejected drafts", outcome.num_drafts - outcome.num_accepted, 0.15);
+    aims.note("entries behind drafts in flight", outcome.num_followers, 0.05);
+  }
+  MESSAGE(seeds.num << " workloads: " << aims.text());
+  if (!seeds.is_replay) aims.check(seeds.num);
+}
+
 TEST_CASE("FAULTS 23: random workloads end, once each, with the tokens of the unbatched reference") {
   const Seeds seeds = chosen_seeds(8'000);
   int64_t num_steps = 0, num_tokens = 0;

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/float_formats.h"
 #include "kernels/cpu/kv_cache.h"
 #include "tests/support/kernel_support.h"
 
@@ -28,23 +29,42 @@ inline uint16_t round_to_bf16(float x) {
   return static_cast<uint16_t>(up < down || (up == down && low % 2 == 1) ? low + 1 : low);
 }
 
-struct Int8Row {
+// To nearest even, by the distance of neighbours. REQUIRES: |x| at most 448, but for a rounding
+inline uint8_t round_to_fp8(float x) {
+  const double size = std::fabs(double{x});
+  const auto step_of = [](double y) { return std::ldexp(1.0, std::max(y == 0 ? -6 : std::ilogb(y), -6) - 3); };
+  const double number = std::nearbyint(size / step_of(size)) * step_of(size), step = step_of(number);
+  const int exponent = number < 0x1p-6 ? 0 : std::ilogb(number) + 7;
+  const int mantissa = static_cast<int>(number / step) - (exponent > 0 ? 8 : 0);
+  return static_cast<uint8_t>((std::signbit(x) ? 0x80 : 0) | exponent << 3 | mantissa);
+}
+
+// Bytes of int8 or fp8.
+struct ByteRow {
   float scale = 0;
-  std::vector<int8_t> bytes;
+  std::vector<uint8_t> bytes;
 };
 
-inline Int8Row round_to_int8(std::span<const float> x) {
+inline float byte_value(DType dtype, uint8_t byte) {
+  return dtype == DType::kF8 ? fp8_e4m3_to_f32(byte) : static_cast<float>(static_cast<int8_t>(byte));
+}
+
+inline ByteRow round_to_bytes(DType dtype, std::span<const float> x) {
+  const float largest = dtype == DType::kF8 ? 448 : 127;
   float max = 0;
   bool is_finite = true;
   for (const float value : x) {
     is_finite = is_finite && std::isfinite(value);
     max = std::max(max, std::fabs(value));
   }
-  Int8Row row{0, std::vector<int8_t>(x.size(), 0)};
+  ByteRow row{0, std::vector<uint8_t>(x.size(), 0)};
   if (!is_finite) row.scale = std::nanf("");
   if (!is_finite || max < 0x1p-100f) return row;
-  row.scale = max / 127;
-  for (size_t i = 0; i < x.size(); ++i) row.bytes[i] = static_cast<int8_t>(std::lrint(x[i] * (127 / max)));
+  row.scale = max / largest;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const float y = x[i] * (largest / max);
+    row.bytes[i] = dtype == DType::kF8 ? round_to_fp8(y) : static_cast<uint8_t>(std::lrint(y));
+  }
   return row;
 }
 
@@ -53,9 +73,9 @@ inline std::vector<float> as_stored(DType dtype, std::span<const float> x) {
   std::vector<float> out(x.begin(), x.end());
   if (dtype == DType::kBF16)
     for (float& value : out) value = std::bit_cast<float>(uint32_t{round_to_bf16(value)} << 16);
-  if (dtype == DType::kI8) {
-    const Int8Row row = round_to_int8(x);
-    for (size_t i = 0; i < x.size(); ++i) out[i] = static_cast<float>(row.bytes[i]) * row.scale;
+  if (dtype == DType::kI8 || dtype == DType::kF8) {
+    const ByteRow row = round_to_bytes(dtype, x);
+    for (size_t i = 0; i < x.size(); ++i) out[i] = byte_value(dtype, row.bytes[i]) * row.scale;
   }
   return out;
 }
@@ -77,7 +97,7 @@ class KvBytes {
 
   // One head's key and value, [head_dim] each.
   void store(int64_t slot, int64_t kv_head, std::span<const float> k, std::span<const float> v) {
-    const Int8Row k8 = round_to_int8(k), v8 = round_to_int8(v);
+    const ByteRow k8 = round_to_bytes(view_.dtype, k), v8 = round_to_bytes(view_.dtype, v);
     for (int64_t i = 0; i < view_.head_dim; ++i) {
       const Place p = place(slot, kv_head, i);
       if (view_.dtype == DType::kF32) {
@@ -119,7 +139,7 @@ class KvBytes {
       uint8_t* values = head + key_pairs * bs * 4;
       return {head + (i / 2 * bs + at) * 4 + i % 2 * 2, values + (at / 2 * dim + i) * 4 + at % 2 * 2, nullptr, nullptr};
     }
-    const int64_t bytes = view_.dtype == DType::kI8 ? 1 : 4;
+    const int64_t bytes = view_.has_scales() ? 1 : 4;
     uint8_t* scales = head + view_.head_bytes() - 8 * bs;
     return {head + (i * bs + at) * bytes, head + (dim * bs + at * dim + i) * bytes, scales + at * 4,
             scales + (bs + at) * 4};
@@ -137,7 +157,7 @@ class KvBytes {
       return x;
     }
     std::memcpy(&x, scale_at, 4);
-    return static_cast<float>(static_cast<int8_t>(*at)) * x;
+    return byte_value(view_.dtype, *at) * x;
   }
 
   cpu::KvCacheView view_;  // without its data

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/kv_layout.h"
 #include "core/layer_groups.h"
 #include "core/state_layout.h"
 #include "tests/support/random_policy.h"
@@ -116,6 +117,17 @@ void give_states(Workload* workload) {
   // Few, so that they give way to each other.
   TestRng rng(workload->seed ^ 0x7374617465);
   config.num_snapshots = rng.chance(0.1) ? 0 : rng.log_between(1, 20);
+}
+
+void give_open_groups(Workload* workload) {
+  SchedulerConfig& config = workload->config;
+  const int64_t num_slots = int64_t{config.num_blocks} * config.block_size;
+  config.block_size = workload->seed % 3 == 0 ? 2 * kKvGroup : kKvGroup;
+  config.num_blocks = static_cast<int32_t>(ceil_div(num_slots, config.block_size));
+  config.state_period = kKvGroup;
+  config.max_drafts_per_group = std::min({config.max_drafts_per_group, config.max_num_drafts, kKvGroup - 1});
+  config.num_state_slots = 3 * config.max_num_seqs;
+  config.allows_trees = false;
 }
 
 Workload random_workload(uint64_t seed, int32_t max_vocab_size, const std::vector<int32_t>& layer_windows) {

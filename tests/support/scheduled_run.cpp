@@ -48,6 +48,7 @@ ScheduledRun run_scheduled(Backend& backend, SchedulerConfig config, Proposer* p
   config.max_drafts_per_group = std::min(config.max_drafts_per_group, info.max_drafts_per_group);
   config.num_state_slots = info.num_state_slots;
   config.num_snapshots = info.num_snapshots;
+  config.state_period = info.state_period;
   if (info.num_state_slots > 0) config.allows_trees = false;
   Scheduler scheduler(config, proposer);
   ScheduledRun run;

@@ -364,6 +364,7 @@ WorkloadOutcome run_workload(const Workload& workload) {
   load.max_model_len = workload.config.max_model_len;
   load.groups_layers = true;
   load.swap_space_gib = 1 << 20;
+  if (workload.config.state_period > 0) load.kv_cache_dtype = DType::kI4;
   const Status status = backend->load(workload.model, load);
   LLMB_CHECK_MSG(status.ok(), status.message());
   const LedgerModel model = make_ledger_model(workload.model, options);

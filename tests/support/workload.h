@@ -40,6 +40,9 @@ std::vector<int32_t> random_layer_windows(uint64_t seed);
 // The same for a model whose layers have a recurrent state: nothing is swapped, and drafts are chains.
 void give_states(Workload* workload);
 
+// The same over an int4 KV cache, whose sequences have slots for groups that are open: whole groups in a block, and chains.
+void give_open_groups(Workload* workload);
+
 struct AnswerOutcome {
   size_t request = 0;
   int32_t choice = 0;

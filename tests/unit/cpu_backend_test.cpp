@@ -40,7 +40,8 @@ std::vector<GenerateRequest> mixed_requests(const ModelConfig& config) {
 }
 
 TEST_CASE("tokens and log probabilities are bit-identical for any schedule, block size and number of threads") {
-  for (const DType kv_dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+  for (const DType kv_dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8, DType::kI4}) {
+    CAPTURE(dtype_name(kv_dtype));
     ModelConfig config = tiny_config();
     config.dtype = kv_dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
     const TempDir dir;
@@ -52,11 +53,12 @@ TEST_CASE("tokens and log probabilities are bit-identical for any schedule, bloc
     options.model_dir = dir.path();
     const auto requests = mixed_requests(config);
     options.num_threads = 1;
+    options.block_size = kv_dtype == DType::kI4 ? 32 : 16;
     const auto expected = generate_one_by_one(*loaded(config, options), requests, 64);
     for (const int threads : {1, 2, 3})
       for (const int block_size : {16, 5}) {
         options.num_threads = threads;
-        options.block_size = block_size;
+        options.block_size = kv_dtype != DType::kI4 ? block_size : block_size == 16 ? 64 : 32;
         const auto backend = loaded(config, options);
         for (uint64_t seed = 0; seed < 4; ++seed) {
           CAPTURE(threads);

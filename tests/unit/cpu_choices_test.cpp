@@ -54,7 +54,7 @@ SchedulerConfig config_for(int32_t max_num_seqs) {
 }
 
 TEST_CASE("choices that part before, on and behind a block's border: the tokens and log probabilities of each alone") {
-  for (const DType kv_dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+  for (const DType kv_dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8}) {
     CAPTURE(static_cast<int>(kv_dtype));
     const Model model(kv_dtype);
     for (const int32_t block_size : {16, 5}) {

@@ -35,7 +35,7 @@ std::unique_ptr<Backend> load(const std::string& model, DType kv_dtype, int32_t 
 TEST_CASE("swapped and not, answers are equal bit by bit") {
   int64_t num_preemptions = 0, num_swaps_in = 0;
   for (const char* model : {"llama-gqa", "qwen2-window", "mistral-window", "gemma4"}) {
-    for (const DType kv_dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    for (const DType kv_dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8}) {
       CAPTURE(model);
       CAPTURE(dtype_name(kv_dtype));
       const auto requests = window_requests({33, 11, 42, 30, 47, 60}, 24);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "base/float_formats.h"
 #include "kernels/cpu/kv_cache.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/tiny_model.h"
@@ -69,6 +70,15 @@ TEST_CASE("the KV cache's dtype: bfloat16 for models stored in 16 bits or fewer,
   o.kv_cache_dtype = DType::kI8;
   CHECK(bytes_per_token() == 2 * 2 * 2 * (8 + 4));
   CHECK(loaded(make_cpu_backend(), config, o)->info().kv.dtype == DType::kI8);
+  o.kv_cache_dtype = DType::kI4;
+  o.block_size = 32;
+  CHECK(bytes_per_token() == 2 * 2 * ((4 + 1) + (4 + 4)));
+  const auto int4 = loaded(make_cpu_backend(), config, o);
+  CHECK(int4->info().kv.dtype == DType::kI4);
+  CHECK(int4->info().state_period == 32);
+  CHECK(int4->info().num_state_slots == 3 * o.max_num_seqs);
+  CHECK(!int4->info().verifies_trees);
+  o.block_size = 16;
   o.kv_cache_dtype = DType::kF16;
   const Status status = make_cpu_backend()->load(config, o);
   CHECK(status.code() == StatusCode::kUnsupported);
@@ -76,7 +86,7 @@ TEST_CASE("the KV cache's dtype: bfloat16 for models stored in 16 bits or fewer,
 }
 
 TEST_CASE("a pool of any shape holds every block of every layer apart") {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8}) {
     for (const int32_t block_size : {1, 5, 16}) {
       for (const int32_t head_dim : {2, 18, 64}) {
         constexpr int32_t kLayers = 3, kHeads = 2, kBlocks = 4;
@@ -103,9 +113,11 @@ TEST_CASE("a pool of any shape holds every block of every layer apart") {
               std::memcpy(reinterpret_cast<uint8_t*>(&k) + 2, keys + at * 4, 2);
               std::memcpy(reinterpret_cast<uint8_t*>(&v) + 2, values + at / 2 * head_dim * 4 + at % 2 * 2, 2);
             } else {
-              k = view.scales(slot / block_size, kHeads - 1)[at] * static_cast<float>(static_cast<int8_t>(keys[at]));
-              v = view.scales(slot / block_size, kHeads - 1)[block_size + at] *
-                  static_cast<float>(static_cast<int8_t>(values[at * head_dim]));
+              const auto meant = [&](uint8_t byte) {
+                return dtype == DType::kF8 ? fp8_e4m3_to_f32(byte) : static_cast<float>(static_cast<int8_t>(byte));
+              };
+              k = view.scales(slot / block_size, kHeads - 1)[at] * meant(keys[at]);
+              v = view.scales(slot / block_size, kHeads - 1)[block_size + at] * meant(values[at * head_dim]);
             }
             CHECK(std::fabs(k - number(layer, slot)) <= 1e-4);
             CHECK(std::fabs(v - number(layer, slot)) <= 1e-4);
@@ -156,11 +168,12 @@ TEST_CASE("layers of several sizes: no block of any group's layers overlaps anot
     if (i % 3 == 2) config.layers[i].head_dim = 20;  // two layers of 8, and a rest, fit its plane
   }
   config.layers[7].kv_layer = 4;
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8})
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8, DType::kI4})
     for (const bool groups_layers : {true, false}) {
       LoadOptions o = dummy_options();
       o.groups_layers = groups_layers;
       o.kv_cache_dtype = dtype;
+      if (dtype == DType::kI4) o.block_size = kKvGroup;
       o.num_blocks_override = 5;
       const KvLayout layout = plan_kv_layout(config, o, 0).value();
       CHECK((layout.groups.num_groups() > 1) == groups_layers);
@@ -209,7 +222,7 @@ TEST_CASE("scratch blocks lie behind the others, and count as memory that is not
 
 TEST_CASE("copied blocks hold keys, values and scales of every layer; others are as they were") {
   constexpr int32_t kLayers = 3, kHeads = 2, kBlocks = 7, kScratch = 2;
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8})
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8})
     for (const int32_t block_size : {1, 5, 16})
       for (const std::vector<BlockCopy>& copies :
            {std::vector<BlockCopy>{}, {{0, 6, 0}}, {{0, 2, 3}, {0, 2, 1}, {0, 0, 6}, {0, 4, 5}}}) {
@@ -241,7 +254,7 @@ TEST_CASE("copied blocks hold keys, values and scales of every layer; others are
 }
 
 TEST_CASE("a block as bytes holds all planes and hidden states, and a pool of another size takes it") {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8}) {
     CAPTURE(dtype_name(dtype));
     KvLayout layout = make_kv_layout(tiny_config(), 4, dtype, {});
     layout.hidden_size = 5;

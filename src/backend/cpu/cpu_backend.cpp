@@ -21,6 +21,7 @@
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/load_checks.h"
 #include "backend/cpu/memory_limit.h"
+#include "backend/cpu/open_groups.h"
 #include "backend/cpu/stage_link.h"
 #include "backend/cpu/weight_memory.h"
 #include "backend/ranks/step_outputs.h"
@@ -116,8 +117,8 @@ class CpuBackend final : public Backend {
     const SteadyClock clock;
     LLMB_RETURN_IF_ERROR(check_load_options(config, options));
     LLMB_RETURN_IF_ERROR(check_dtype(config, options));
-    if (options.kv_cache_dtype == DType::kF16)
-      return unsupported("kv-cache-dtype float16: on the CPU it is float32, bfloat16 or int8");
+    LLMB_RETURN_IF_ERROR(check_kv_dtype(config, options, ranks_ ? ranks_->part.context_size : 1));
+    const bool is_int4 = options.kv_cache_dtype == DType::kI4;
     if (!options.cpu.weight_cache_dir.empty() && options.load_format == LoadFormat::kDummy)
       return unsupported("weight-cache: random weights are made anew in each run; leave it out");
     std::optional<WeightFiles> files;
@@ -153,6 +154,7 @@ class CpuBackend final : public Backend {
     if (divides_kv()) ops_->divide_kv(*ranks_->context);
     if (config.has_states()) add_states(weight_bytes);
     else add_host_pool(weight_bytes);
+    if (is_int4) add_open_groups();
     if (!ranks_ && !config.has_states()) info_.block_bytes = ops_->kv().block_bytes();
     if (options.adapters) add_adapters();
     LLMB_RETURN_IF_ERROR(load_weights(files));
@@ -160,11 +162,13 @@ class CpuBackend final : public Backend {
     info_.device = "cpu (" + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
                    (pool_->num_threads() == 1 ? " thread)" : " threads)");
     info_.max_plans_in_flight = plans_in_flight_of(ranks_ ? ranks_->part.num_stages : 1);
-    info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options) : options.max_num_drafts;
+    info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options)
+                                 : is_int4           ? std::min(options.max_num_drafts, kMaxOpenDrafts)
+                                                     : options.max_num_drafts;
     info_.max_best_tokens = INT32_MAX;
-    info_.verifies_trees = options.verifies_trees && !config.has_states() && !divides_kv();
+    info_.verifies_trees = options.verifies_trees && !config.has_states() && !divides_kv() && !is_int4;
     info_.copies_blocks = info_.scores_prompts = true;
-    info_.runs_first_layers = !has_stages(), info_.has_mtp = config.mtp.is_used;
+    info_.runs_first_layers = !has_stages() && !is_int4, info_.has_mtp = config.mtp.is_used;
     info_.load_ms = clock.now_ms();
     if (!options.cpu.runs_in_wait) driver_ = std::thread([this] { drive(); });
     return {};
@@ -188,6 +192,12 @@ class CpuBackend final : public Backend {
     ops_->add_states(layout);
     info_.num_state_slots = layout.num_slots;
     info_.num_snapshots = layout.num_snapshots;
+  }
+
+  void add_open_groups() {
+    ops_->add_open_groups(options_);
+    info_.num_state_slots = OpenGroups::num_slots(options_);
+    info_.state_period = kKvGroup;
   }
 
   // Takes memory that weights and pool leave. Without a host pool preempted sequences are computed again.

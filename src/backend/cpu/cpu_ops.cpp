@@ -128,6 +128,7 @@ void CpuOps::begin_step(const StepPlan& plan) {
   }
   if (adapters_) adapters_->begin_step(plan);
   if (states_) states_->begin_step(plan, step_.positions, pool_);
+  if (open_) open_->begin_step(plan, step_, pool_);
   if (rows_) rows_->begin_step(plan, step_);
   if (slices_) slices_->begin_step(plan, step_);
   sample_rows_.clear();
@@ -220,13 +221,18 @@ void CpuOps::write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t nu
   static const RopeTable kNone;
   const int32_t rope = config_.ropes.empty() ? -1 : config_.layer(layer).rope;
   const RopeTable& table = rope < 0 ? kNone : ropes_[rope];
-  const int32_t group = groups_.group(layer);
-  const int32_t* const slots = slices_ ? slices_->slots(group) : &step_.slots[group * int64_t{plan_->num_tokens()}];
-  cpu::KvCacheView kv = kv_.layer(config_.kv_layer_of(layer));
-  if (!config_.has_own_kv(layer)) kv.num_kv_heads = 0;
-  cpu::rope_and_kv_write(qkv, step_.positions.data() + first_row, slots + first_row, rows, num_heads,
-                         kv.num_kv_heads, kv.head_dim, rope < 0 ? 0 : config_.rotary_dim(config_.ropes[rope]), table.cos.data(),
+  const int32_t group = groups_.group(layer), kv_layer = config_.kv_layer_of(layer);
+  const bool has_own = config_.has_own_kv(layer), is_open = open_ && has_own;
+  if (is_open) open_->begin_layer(kv_layer, pool_);
+  const int32_t* const slots = slices_   ? slices_->slots(group)
+                               : is_open ? open_->slots().data()
+                                         : &step_.slots[group * int64_t{plan_->num_tokens()}];
+  cpu::KvCacheView kv = open_ ? open_->view(kv_layer) : kv_.layer(kv_layer);
+  if (!has_own) kv.num_kv_heads = 0;  // nothing is written
+  cpu::rope_and_kv_write(qkv, step_.positions.data() + first_row, slots + first_row, rows, num_heads, kv.num_kv_heads,
+                         kv.head_dim, rope < 0 ? 0 : config_.rotary_dim(config_.ropes[rope]), table.cos.data(),
                          table.sin.data(), kv, pool_);
+  if (is_open) open_->close(kv_layer, group, kv_.layer(kv_layer), pool_);
 }
 
 void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
@@ -243,9 +249,10 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
                                     head_group_,
                                     first_absent_};
   if (slices_) return attend_to_slices(layer, qkv, params, out);
-  const cpu::KvCacheView kv = kv_.layer(config_.kv_layer_of(layer));
-  const int32_t group = groups_.group(layer);
-  const auto attend = [&](const cpu::AttentionBatch& batch) {
+  const int32_t kv_layer = config_.kv_layer_of(layer), group = groups_.group(layer);
+  const cpu::KvCacheView kv = kv_.layer(kv_layer), open = open_ ? open_->view(kv_layer) : cpu::KvCacheView();
+  const auto attend = [&](cpu::AttentionBatch batch) {
+    if (open_) batch.open = &open, batch.open_blocks = open_->blocks(kv_layer);
     cpu::paged_attention(floats(qkv), qkv.width, floats(out), batch, params, kv, pool_);
   };
   if (has_part_of_rows()) return attend(rows_->batch(*plan_, group));

@@ -12,6 +12,7 @@
 #include "backend/cpu/cpu_states.h"
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/kv_slices.h"
+#include "backend/cpu/open_groups.h"
 #include "backend/cpu/step_rows.h"
 #include "backend/cpu/tree_batch.h"
 #include "backend/ranks/rank_context.h"
@@ -48,6 +49,8 @@ class CpuOps final : public Ops {
   void divide_kv(Collectives& context) { slices_.emplace(context); }
 
   void add_states(const StateLayout& layout);  // of layers that have one. Throws std::bad_alloc
+
+  void add_open_groups(const LoadOptions& options) { open_.emplace(layout_, options); }  // int4. Throws std::bad_alloc
 
   void add_host_pool(int32_t num_blocks);  // that plans swap blocks to. Throws std::bad_alloc
   KvPool& kv() { return kv_; }
@@ -152,6 +155,7 @@ class CpuOps final : public Ops {
   KvPool kv_, host_kv_;
   std::optional<CpuAdapters> adapters_;  // none: no plan names any
   std::optional<CpuStates> states_;      // none: no layer has one
+  std::optional<OpenGroups> open_;       // of an int4 cache
   const LayerGroups groups_;
   const std::vector<RopeTable> ropes_;  // of config_.ropes
   const StepPlan* plan_ = nullptr;      // of the step in progress

@@ -28,8 +28,8 @@ int32_t num_scratch_blocks(const LoadOptions& options) {
 
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes) {
   const DType dtype = options.kv_cache_dtype.value_or(config.cpu_kv_dtype(options.cpu.quantization));
-  if (config.has_latent() && dtype == DType::kI8)
-    return unsupported("kv-cache-dtype int8: not for model_type \"" + config.model_type +
+  if (config.has_latent() && (dtype == DType::kI8 || dtype == DType::kF8))
+    return unsupported(std::string("kv-cache-dtype ") + dtype_name(dtype) + ": not for model_type \"" + config.model_type +
                        "\", whose cache holds latents; use float32 or bfloat16");
   KvLayout kv = make_kv_layout(config, options.block_size, dtype, layer_groups(config, options));
   const int64_t bytes_per_block = kv.bytes_per_block(), num_scratch = num_scratch_blocks(options);

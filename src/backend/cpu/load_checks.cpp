@@ -5,6 +5,7 @@
 
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/memory_limit.h"
+#include "backend/cpu/open_groups.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "model/model_weights.h"
@@ -22,6 +23,15 @@ Status check_dtype(const ModelConfig& config, const LoadOptions& options) {
   if (config.dtype == DType::kBF16) return {};
   return unsupported(name + "on the CPU only over weights stored as bfloat16; these are " + dtype_name(config.dtype) +
                      ", leave it out");
+}
+
+Status check_kv_dtype(const ModelConfig& config, const LoadOptions& options, int32_t context_size) {
+  if (options.kv_cache_dtype == DType::kF16)
+    return unsupported("kv-cache-dtype float16: on the CPU it is float32, bfloat16, int8, fp8 or int4");
+  if (options.kv_cache_dtype != DType::kI4) return {};
+  if (context_size > 1)
+    return unsupported("kv-cache-dtype int4: not where ranks share out rows or positions; use bfloat16 or int8");
+  return check_int4_kv(config, options);
 }
 
 Status check_block_activations(const ModelConfig& config, const LoadOptions& options,
@@ -60,8 +70,12 @@ Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& optio
   if (available > 0 && weights >= available)
     return resource_exhausted("the weights need " + std::to_string(weights >> 20) + " MiB, but only " +
                               std::to_string(available >> 20) + " MiB of memory are available");
-  const int64_t states =
+  int64_t states =
       options.max_num_seqs * state_layout(config, options.max_num_seqs, max_state_drafts(options)).slot_bytes();
+  if (options.kv_cache_dtype == DType::kI4) {
+    const KvLayout kv = make_kv_layout(config, options.block_size, DType::kI4, layer_groups(config, options));
+    states += options.max_num_seqs * OpenGroups::slot_bytes(kv, options);
+  }
   if (available > 0 && states >= (available - weights) / 2)
     return resource_exhausted("the states of " + std::to_string(options.max_num_seqs) + " sequences need " +
                               std::to_string(states >> 20) + " MiB, but only " + std::to_string(available >> 20) +

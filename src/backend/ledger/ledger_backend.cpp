@@ -98,7 +98,15 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   info_.device = "ledger";
   info_.kv = kv;
   info_.max_plans_in_flight = options_.max_plans_in_flight;
-  const StateLayout states = state_layout(config, options.max_num_seqs, max_state_drafts(options));
+  StateLayout states = state_layout(config, options.max_num_seqs, max_state_drafts(options));
+  if (options.kv_cache_dtype == DType::kI4) {  // a slot is what the CPU keeps of open groups
+    if (config.has_states() || options.block_size % kKvGroup != 0)
+      return unsupported("kv-cache-dtype int4: blocks hold whole groups of " + std::to_string(kKvGroup) +
+                         " tokens, of a model without recurrent states");
+    states.keep_snapshots(0, options.max_num_seqs);
+    states.max_drafts = kKvGroup - 1;
+    info_.state_period = kKvGroup;
+  }
   info_.num_state_slots = states.num_slots;
   info_.num_snapshots = states.num_snapshots;
   states_.assign(static_cast<size_t>(info_.num_state_slots), State{});
@@ -186,12 +194,14 @@ Status LedgerBackend::check_prefix(const StepPlan& plan, int32_t e, int32_t grou
                         std::to_string(slot(plan, e, group, position).position));
 }
 
-// A state holds what its sequence's tokens left there, and nothing else; what it holds at position 0 does not matter.
+// A state holds what its sequence's tokens left there, and nothing else; what it holds where a state begins does not
+// matter.
 Status LedgerBackend::check_state(const StepPlan& plan, int32_t e, int32_t num_cached, uint64_t cached) const {
   const StepEntry& entry = plan.entries[e];
   if ((entry.state_slot >= 0) != !states_.empty() || entry.state_slot >= info_.num_state_slots)
     return internal_error("ledger: sequence " + std::to_string(entry.seq) + " has no state slot, or one too many");
   if (states_.empty() || num_cached == 0) return {};
+  if (info_.state_period > 0 && num_cached % info_.state_period == 0) return {};
   const State& state = states_[entry.state_slot];
   const int32_t num_right = num_cached - state.num_tokens;  // drafts
   const bool is_there = num_right >= 0 && num_right < static_cast<int32_t>(state.prefix_hashes.size());

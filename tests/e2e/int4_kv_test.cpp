@@ -1,0 +1,157 @@
+// An int4 KV cache: which form of a key a row reads depends on two positions, so every line has the same bytes whatever
+// the batch, the chunks, the prefix cache, the pool, swaps, drafts, ranks, workers and kills.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/e2e/killed_runs.h"
+#include "tests/e2e/run.h"
+#include "tests/support/all_schedules.h"
+#include "tests/support/killed_process.h"
+#include "tests/support/temp_dir.h"
+
+namespace llmb::test {
+
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kModels = source_dir() + "/data/fixtures/models/";
+
+// Questions about four documents, whose lengths lie around the borders of groups: greedy and sampled, some with several
+// answers, some asked twice, some with beams.
+std::string questions(int num_lines) {
+  std::string lines;
+  for (int i = 0; i < num_lines; ++i) {
+    const int document = i * 7 % 4, question = i / 4 % 6;
+    std::vector<int> tokens;
+    for (int at = 0; at < 62 + document; ++at) tokens.push_back((at * at * (document / 2 + 3) + at) % 61 + 1);
+    for (int at = 0; at < 2 * question; ++at) tokens.push_back((question * 5 + at * 3) % 61 + 1);
+    Json line = {{"id", i},        {"prompt_token_ids", tokens}, {"seed", i},
+                 {"max_tokens", 3 + i * 5 % 40}, {"ignore_eos", true}, {"return_token_ids", true}};
+    line["temperature"] = i % 3 == 1 ? 1.1 : 0.0;
+    if (i % 7 == 3) line["n"] = 3, line["temperature"] = 0.9;
+    if (i % 6 == 2) line["repetition_penalty"] = 1.2;
+    if (i % 5 == 4) line["logprobs"] = 2;
+    if (i % 9 == 5) {
+      for (const char* field : {"temperature", "seed", "repetition_penalty", "logprobs"}) line.erase(field);
+      line["use_beam_search"] = true, line["n"] = 2, line["max_tokens"] = 9;
+    }
+    lines += line.dump() + "\n";
+  }
+  return lines;
+}
+
+std::vector<std::string> command(const std::string& model, const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {kProgram, "-m", kModels + model, "--tokenizer", kModel, "--progress", "none",
+                                        "--kv-cache-dtype", "int4"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+int64_t sum_of(const std::string& output, const char* metric) {
+  int64_t sum = 0;
+  for (const Json& record : parse_lines(output)) sum += record["metrics"].value(metric, int64_t{0});
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("over an int4 KV cache every line has the same bytes whatever the schedule") {
+  const std::string input = questions(36);
+  const std::vector<std::string> models = {"llama-gqa", "qwen2-window", "gemma3", "gemma4", "gpt_oss"};
+  int64_t num_accepted = 0, num_rejected = 0, num_preempted = 0;
+  for (size_t m = 0; m < models.size(); ++m) {
+    CAPTURE(models[m]);
+    const std::string draft = "draft:" + kModels + models[m];  // whose own cache is not in int4
+    const ProcessResult plain = run_process(
+        command(models[m], {"--batching", "none", "--threads", "1", "--no-enable-prefix-caching", "--speculative", "none"}),
+        input);
+    REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+    REQUIRE(sum_of(plain.out, "cached_tokens") == 0);
+    const std::vector<std::vector<std::string>> schedules = {
+        {"--speculative", "none"},
+        {"--speculative", "none", "--max-num-seqs", "3", "--block-size", "64"},
+        {"--speculative", "none", "--max-num-batched-tokens", "31"},
+        {"--speculative", "none", "--max-num-batched-tokens", "33", "--threads", "3"},
+        {"--speculative", "lookup", "--batching", "static", "--max-num-seqs", "7"},
+        {"--speculative", "lookup", "--num-gpu-blocks-override", "12", "--max-num-seqs", "6", "--preemption", "swap"},
+        {"--speculative", "none", "--num-gpu-blocks-override", "12", "--preemption", "recompute"},
+        {"--speculative", "lookup,lookahead", "--num-speculative-tokens", "16", "--threads", "3"},
+        {"--speculative", draft, "--max-num-seqs", "5"},
+        {"--speculative", draft + ",lookup", "--num-speculative-tokens", "16", "--block-size", "128"},
+        {"--pipeline-parallel-size", "2", "--speculative", "lookup", "--max-num-seqs", "5"},
+        {"--workers", "2", "--max-num-seqs", "4"},
+        {"--prefill-workers", "1", "--decode-workers", "1"},
+    };
+    int64_t num_cached = 0;
+    for (size_t s = 0; s < schedules.size(); ++s) {
+      if (!runs_all_schedules() && m > 0 && (s + m) % 3 != 0) continue;
+      std::string name;
+      for (const std::string& word : schedules[s]) name += word + " ";
+      CAPTURE(name);
+      const ProcessResult result = run_process(command(models[m], schedules[s]), input);
+      REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+      CHECK(stable_output(result.out) == stable_output(plain.out));
+      num_cached += sum_of(result.out, "cached_tokens");
+      num_preempted += sum_of(result.out, "num_preemptions");
+      const int64_t accepted = sum_of(result.out, "accepted_tokens");
+      num_accepted += accepted;
+      num_rejected += sum_of(result.out, "drafted_tokens") - accepted;
+    }
+    CHECK(num_cached > 0);
+  }
+  MESSAGE(num_accepted << " drafts accepted, " << num_rejected << " rejected, " << num_preempted << " preemptions");
+  CHECK(num_accepted > 0);
+  CHECK(num_rejected > 0);
+  CHECK(num_preempted > 0);
+}
+
+TEST_CASE("over an int4 KV cache a job that is killed again and again ends with the same bytes") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), questions(20));
+  const std::string model = "llama-gqa", out = dir.file("out.jsonl");
+  const ProcessResult plain = run_process(command(model, {dir.file("in.jsonl"), "--speculative", "none"}));
+  REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+  const std::vector<std::vector<std::string>> schedules = {{"--max-num-seqs", "2", "--speculative", "none"},
+                                                           {"--max-num-seqs", "9", "--speculative", "lookup"},
+                                                           {"--max-num-batched-tokens", "33", "--block-size", "64"}};
+  int num_killed = 0;
+  StoppedProcess run;
+  for (int attempt = 1; run.exit_code != 0; ++attempt) {
+    const StopPlan plan = stop_of_attempt(attempt);
+    std::vector<std::string> more = {dir.file("in.jsonl"), "-o", out};
+    more.insert(more.end(), schedules[attempt % 3].begin(), schedules[attempt % 3].end());
+    run = run_and_stop(command(model, more), "/dev/null", dir.file("err"), plan);
+    REQUIRE_MESSAGE((run.exit_code == 0 || run.exit_code == 137), run.err);
+    num_killed += run.exit_code == 137;
+  }
+  CHECK(num_killed > 0);
+  CHECK(stable_output(read_file(out)) == stable_output(plain.out));
+}
+
+TEST_CASE("an int4 KV cache is refused in one line where it cannot be") {
+  struct Case {
+    std::string model;
+    std::vector<std::string> flags;
+    std::string message;
+    int exit_code = 4;
+  };
+  const Case cases[] = {
+      {"llama-gqa", {"--block-size", "16"}, "blocks hold whole groups of 32 tokens; block_size is 16"},
+      {"deepseek_v3", {}, "whose cache holds latents"},
+      {"lfm2", {}, "which has recurrent states"},
+      {"llama-gqa", {"--speculative", "layers:1"}, "layers that draft over the model's own cache"},
+      {"llama-gqa", {"--speculative", "lookup,tree"}, "drafts are chains, no trees", 2},
+      {"llama-gqa", {"--prefill-context-parallel-size", "2"}, "not where ranks share out rows"}};
+  for (const Case& c : cases) {
+    CAPTURE(c.message);
+    const ProcessResult result = run_process(command(c.model, c.flags), questions(1));
+    CAPTURE(result.err);
+    CHECK(result.exit_code == c.exit_code);
+    CHECK(result.err.find(c.message) != std::string::npos);
+  }
+}
+
+}  // namespace llmb::test
