@@ -13,7 +13,7 @@
 namespace llmb::cuda::int4 {
 
 constexpr int kThreads = 256;  // eight warps, of 16 features each
-constexpr int kMinStages = 3, kMaxStages = 8;
+constexpr int kMinStages = 3;
 
 // kRows rows of x times 128 features. Units and their columns of x are in a ring of stages, or on their way there.
 template <int kNumRows, bool kZeros>
@@ -22,6 +22,7 @@ struct Shape {
   static constexpr bool kHasZeros = kZeros;
   static constexpr int kUnitBytes = unit_bytes(kHasZeros), kXElements = kRows * kUnitK;  // of a unit
   static constexpr int kUnits = kRows <= 32 ? 2 : 1;                                     // of a stage
+  static constexpr int kMaxStages = kRows <= 64 ? 8 : 4;  // as many begin by way of registers, less one
   static constexpr int kStageBytes = kUnits * (kUnitBytes + 2 * kXElements);
 };
 
@@ -92,9 +93,9 @@ class Loader {
   // behind those of weights.
   __device__ __forceinline__ void load_first_x(uint8_t* ring, int num_stages) {
     if (!has_place()) return;
-    uint4 pieces[kMaxStages - 1][S::kUnits * kPasses];
+    uint4 pieces[S::kMaxStages - 1][S::kUnits * kPasses];
 #pragma unroll
-    for (int s = 0; s < kMaxStages - 1; ++s) {
+    for (int s = 0; s < S::kMaxStages - 1; ++s) {
       int i = 0;
       if (s < num_stages)
         for_each_piece([&](int, const T* from, bool is_inside) {
@@ -102,7 +103,7 @@ class Loader {
         });
     }
 #pragma unroll
-    for (int s = 0; s < kMaxStages - 1; ++s) {
+    for (int s = 0; s < S::kMaxStages - 1; ++s) {
       T* const to = reinterpret_cast<T*>(ring + s * S::kStageBytes + x_place_);
 #pragma unroll
       for (int i = 0; i < S::kUnits * kPasses; ++i)
@@ -255,7 +256,7 @@ __device__ __forceinline__ void multiply_units(Loader<T, S>& loader, int num_sta
 
 template <class S>
 constexpr int num_stages(int ring_bytes) {
-  return std::clamp(ring_bytes / S::kStageBytes, kMinStages, kMaxStages);
+  return std::clamp(ring_bytes / S::kStageBytes, kMinStages, S::kMaxStages);
 }
 
 }  // namespace llmb::cuda::int4

@@ -17,7 +17,7 @@ using int4::kThreads;
 using int4::Shape;
 using int4::Sums;
 
-constexpr int kMaxRows = 64;      // of a launch
+constexpr int kMaxRows = 128;     // of a launch
 constexpr int kMinUnits = 2;      // of a block
 constexpr int kMaxTiles = 16384;  // one counter each
 
@@ -69,23 +69,27 @@ __device__ __forceinline__ bool combine(const Args<T>& args, int tile, bool is_f
   if (!*is_last) return false;
   __threadfence();
   sums->clear();
-  constexpr int kAtOnce = S::kRowTiles < 8 ? 8 / S::kRowTiles : 1;  // so many parts under way
+  constexpr int kTiles = S::kRowTiles < 8 ? S::kRowTiles : 8, kAtOnce = 8 / kTiles;  // tiles and parts under way
+#pragma unroll
+  for (int tiles = 0; tiles < S::kRowTiles; tiles += kTiles) {
 #pragma unroll 1
-  for (int from = first; from <= last; from += kAtOnce) {
-    float4 more[kAtOnce][S::kRowTiles];
+    for (int from = first; from <= last; from += kAtOnce) {
+      float4 more[kAtOnce][kTiles];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
+      for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
-      for (int j = 0; j < S::kRowTiles; ++j)
-        more[i][j] = from + i <= last && sums->row(j) < args.rows ? __ldcg(place(from + i, from + i == first, j))
-                                                                  : make_float4(0, 0, 0, 0);
+        for (int j = 0; j < kTiles; ++j)
+          more[i][j] = from + i <= last && sums->row(tiles + j) < args.rows
+                           ? __ldcg(place(from + i, from + i == first, tiles + j))
+                           : make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
+      for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
-      for (int j = 0; j < S::kRowTiles; ++j) {
-        auto& value = sums->of(j);
-        value[0] += more[i][j].x, value[1] += more[i][j].y, value[2] += more[i][j].z, value[3] += more[i][j].w;
-      }
+        for (int j = 0; j < kTiles; ++j) {
+          auto& value = sums->of(tiles + j);
+          value[0] += more[i][j].x, value[1] += more[i][j].y, value[2] += more[i][j].z, value[3] += more[i][j].w;
+        }
+    }
   }
   return true;
 }
@@ -132,7 +136,8 @@ void launch_any(const Args<T>& args, const LinearInt4Options& options, cudaStrea
   if (args.rows <= 8) return launch_rows<T, Shape<8, kHasZeros>>(args, options, stream);
   if (args.rows <= 16) return launch_rows<T, Shape<16, kHasZeros>>(args, options, stream);
   if (args.rows <= 32) return launch_rows<T, Shape<32, kHasZeros>>(args, options, stream);
-  launch_rows<T, Shape<64, kHasZeros>>(args, options, stream);
+  if (args.rows <= 64) return launch_rows<T, Shape<64, kHasZeros>>(args, options, stream);
+  launch_rows<T, Shape<128, kHasZeros>>(args, options, stream);
 }
 
 }  // namespace

@@ -34,8 +34,8 @@ class LinearInt4 {
   // for.
   static bool takes(int64_t out_features, int64_t in_features);
 
-  // T: __nv_bfloat16 or __half; Out: T or float. x, out and the units are aligned to 16 bytes. More than 64 rows go
-  // through the weight once for every 64. REQUIRES: takes(). Throws CudaError.
+  // T: __nv_bfloat16 or __half; Out: T or float. x, out and the units are aligned to 16 bytes. More than 128 rows
+  // go through the weight once for every 128. REQUIRES: takes(). Throws CudaError.
   template <class T, class Out>
   void run(const Int4View& weight,
            const T* x,  // [rows, in_features]

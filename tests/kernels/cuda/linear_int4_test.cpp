@@ -180,7 +180,7 @@ TEST_CASE_TEMPLATE("products have the accuracy of fp32 at every border of rows, 
     const bool with_bias = rows % 2 == 0;
     check_product(p, weight, weight.numbers(), p.template run<float>(weight, with_bias), with_bias);
   };
-  for (const int64_t rows : {1, 7, 8, 9, 16, 17, 32, 33, 63, 64, 65, 130}) check_sizes(rows, 136, 320);
+  for (const int64_t rows : {1, 7, 8, 9, 16, 17, 32, 33, 63, 64, 65, 127, 128, 129}) check_sizes(rows, 136, 320);
   for (const int64_t features : {1, 8, 15, 127, 128, 129, 300}) check_sizes(3, features, 128);
   for (const int64_t k : {8, 24, 32, 40, 64, 72, 128, 640, 1032}) check_sizes(10, 130, k);
 }
@@ -196,12 +196,12 @@ TEST_CASE_TEMPLATE("weights with zeros", T, __nv_bfloat16, __half) {
 
 TEST_CASE_TEMPLATE("a row's bits do not depend on the rows beside it; outputs of 16 bits are rounded once", T,
                    __nv_bfloat16, __half) {
-  constexpr int64_t kFeatures = 260, kIn = 456, kRows = 70;
+  constexpr int64_t kFeatures = 260, kIn = 456, kRows = 150;
   const Product<T> p(kRows, kIn, kFeatures);
   const Weight<T> weight(random_normal(kFeatures * kIn, 2), kFeatures, kIn);
   LinearInt4 linear({kNumSms}, nullptr);
   const auto all = p.template run<float>(linear, weight, true, 0, kRows);
-  for (const auto& [first, count] : {std::pair{0, 1}, {3, 8}, {5, 9}, {17, 17}, {2, 33}, {6, 64}}) {
+  for (const auto& [first, count] : {std::pair{0, 1}, {3, 8}, {5, 9}, {17, 17}, {2, 33}, {6, 64}, {3, 65}, {20, 128}}) {
     const auto some = p.template run<float>(linear, weight, true, first, count);
     CHECK(std::equal(some.begin(), some.end(), all.begin() + first * kFeatures));
   }
