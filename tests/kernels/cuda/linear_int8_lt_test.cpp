@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/cuda/tuning.h"
 #include "tests/support/device_array.h"
 #include "tests/support/kernel_support.h"
 #ifdef LLMB_SIMT
@@ -62,7 +63,8 @@ std::vector<float> run(const Problem& p) {
 
 TEST_CASE_TEMPLATE("linear_int8 by cuBLASLt has the same bits, in one part or several", Out, float, __nv_bfloat16,
                    __half) {
-  for (const int64_t rows : {65, 128, 129, 300}) {
+  constexpr int64_t kRows[] = {tuning::kMaxInt8FewRows + 1, 64, 65, 128, 129, 300};
+  for (const int64_t rows : kRows) {
     CAPTURE(rows);
     const Problem p(rows, 40, 100, rows % 2 == 0);
     const std::vector<float> expected = run<Out>(p);
@@ -76,7 +78,7 @@ TEST_CASE_TEMPLATE("linear_int8 by cuBLASLt has the same bits, in one part or se
 
 TEST_CASE("few rows, features that are no packs and sums without room are linear_int8's") {
   LinearInt8Lt lt(40 * 256), small(40 * 127);
-  CHECK(run<float>(&lt, Problem(64, 40, 64, false)).empty());
+  CHECK(run<float>(&lt, Problem(tuning::kMaxInt8FewRows, 40, 64, false)).empty());
   CHECK(run<float>(&lt, Problem(70, 36, 64, false)).empty());
   CHECK(run<float>(&small, Problem(70, 40, 64, false)).empty());
   CHECK(lt.problem().empty());
