@@ -44,8 +44,8 @@ constexpr int64_t kMaxInt8Sums = int64_t{16} << 20;
 // Reckoned, not measured: two blocks' rings fit one multiprocessor of an A100, and one of an RTX 4090.
 constexpr int32_t kInt4BlocksPerSm = 2;
 constexpr int32_t kInt4RingBytes = 80 * 1024;
-// Above so many rows its numbers are written to memory in 16 bits, and linear multiplies them. With tiles of 64
-// rows 128 took as long either way, and 256 took 1.4 to 2.5 times as long by codes.
+// Above so many rows int4_pack writes the numbers to memory in 16 bits, and linear multiplies them. When a tile had 64
+// rows, 128 rows took as long either way, and 256 rows took 1.4 to 2.5 times as long by their codes.
 constexpr int64_t kMaxInt4Rows = 128;
 
 // ---- lora

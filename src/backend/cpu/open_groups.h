@@ -27,7 +27,7 @@ namespace llmb {
 // Drafts of a sequence in a step, at most: they cross one border of groups.
 inline constexpr int32_t kMaxOpenDrafts = kKvGroup - 1;
 
-// Ok, or why the model or the options do without an int4 cache.
+// Ok, or why this model with these options cannot have an int4 cache.
 Status check_int4_kv(const ModelConfig& config, const LoadOptions& options);
 
 class OpenGroups {
