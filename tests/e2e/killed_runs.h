@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tests/e2e/run.h"
 #include "tests/support/killed_process.h"
@@ -21,6 +22,20 @@ inline StopPlan stop_of_attempt(int attempt) {
   plan.file_call = 10 * attempt;
   plan.after_ms = 50 * attempt;
   return plan;
+}
+
+// Runs a job again and again, each time killed as stop_of_attempt() says, until a run ends. command_of: the command of the
+// attempt-th run. At least one is killed.
+inline void kill_until_done(const TemporaryDirectory& dir,
+                            const std::function<std::vector<std::string>(int attempt)>& command_of) {
+  int num_killed = 0;
+  StoppedProcess run;
+  for (int attempt = 1; run.exit_code != 0; ++attempt) {
+    run = run_and_stop(command_of(attempt), "/dev/null", dir.file("err"), stop_of_attempt(attempt));
+    REQUIRE_MESSAGE((run.exit_code == 0 || run.exit_code == 137), run.err);
+    num_killed += run.exit_code == 137;
+  }
+  CHECK(num_killed > 0);
 }
 
 // Runs a job into an output file below `dir`, stopped as planned.

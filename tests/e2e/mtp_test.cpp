@@ -130,17 +130,10 @@ TEST_CASE("a job that is killed again and again, with and without the layer") {
     const ProcessResult plain = run_process(command(model, {dir.file("in.jsonl"), "--speculative", "none"}));
     REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
     const std::string out = dir.file(std::to_string(m) + ".jsonl");
-    StoppedProcess run;
-    int num_killed = 0;
-    for (int attempt = 1; run.exit_code != 0; ++attempt) {
-      const StopPlan plan = stop_of_attempt(attempt);
-      std::vector<std::string> more = {dir.file("in.jsonl"), "-o", out, "--max-num-seqs", "3",
-                                       "--speculative", attempt % 3 == 0 ? "none" : drafter};
-      run = run_and_stop(command(model, more), "/dev/null", dir.file("err"), plan);
-      REQUIRE_MESSAGE((run.exit_code == 0 || run.exit_code == 137), run.err);
-      num_killed += run.exit_code == 137;
-    }
-    CHECK(num_killed > 0);
+    kill_until_done(dir, [&, model = model, drafter = drafter](int attempt) {
+      return command(model, {dir.file("in.jsonl"), "-o", out, "--max-num-seqs", "3", "--speculative",
+                             attempt % 3 == 0 ? "none" : drafter});
+    });
     CHECK(stable_output(read_file(out)) == stable_output(plain.out));
   }
 }

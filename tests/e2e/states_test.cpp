@@ -112,17 +112,11 @@ TEST_CASE("killed again and again, with another batch and other drafts each time
     const std::vector<std::vector<std::string>> schedules = {{"--max-num-seqs", "2", "--speculative", "none"},
                                                              {"--max-num-seqs", "9", "--speculative", "lookup"},
                                                              {"--max-num-batched-tokens", "16", "--block-size", "8"}};
-    int num_killed = 0;
-    StoppedProcess run;
-    for (int attempt = 1; run.exit_code != 0; ++attempt) {
-      const StopPlan plan = stop_of_attempt(attempt);
+    kill_until_done(dir, [&](int attempt) {
       std::vector<std::string> more = {dir.file("in.jsonl"), "-o", out};
       more.insert(more.end(), schedules[attempt % 3].begin(), schedules[attempt % 3].end());
-      run = run_and_stop(command(model, more), "/dev/null", dir.file("err"), plan);
-      REQUIRE_MESSAGE((run.exit_code == 0 || run.exit_code == 137), run.err);
-      num_killed += run.exit_code == 137;
-    }
-    CHECK(num_killed > 0);
+      return command(model, more);
+    });
     CHECK(stable_output(read_file(out)) == stable_output(plain.out));
   }
 }
