@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "core/step_plan.h"
 #include "engine/constraint_vocabulary.h"
 #include "tests/support/source_dir.h"
 
@@ -47,6 +48,15 @@ MaskCheck check_masks(const TokenConstraint& constraint, const grammar::Vocabula
     }
   }
   return result;
+}
+
+std::optional<TokenId> draw_allowed(const grammar::Vocabulary& vocabulary, std::span<const uint32_t> allowed,
+                                    TestRng& rng) {
+  std::vector<TokenId> tokens;
+  for (TokenId token = 0; token < vocabulary.size(); ++token)
+    if (is_allowed(allowed, token) && !vocabulary.is_end_token(token)) tokens.push_back(token);
+  if (tokens.empty()) return std::nullopt;
+  return tokens[rng.between(0, static_cast<int32_t>(tokens.size()) - 1)];
 }
 
 std::shared_ptr<const grammar::Vocabulary> bundled_vocabulary() {

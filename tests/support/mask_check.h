@@ -1,7 +1,10 @@
 // Masks of a constraint against a naive judge of strings: every token of a vocabulary at every step of random answers.
 #pragma once
 
-#include <functional>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "core/token_constraint.h"
@@ -20,6 +23,10 @@ struct MaskCheck {
 // Follows `num_answers` random answers for at most `max_steps` tokens each.
 MaskCheck check_masks(const TokenConstraint& constraint, const grammar::Vocabulary& vocabulary, NaiveLanguage& naive,
                       int num_answers, int max_steps, TestRng& rng);
+
+// A token that the mask allows and that goes on with the answer; none: there is no such.
+std::optional<TokenId> draw_allowed(const grammar::Vocabulary& vocabulary, std::span<const uint32_t> allowed,
+                                    TestRng& rng);
 
 // The vocabulary of the bundled model.
 std::shared_ptr<const grammar::Vocabulary> bundled_vocabulary();

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -116,13 +117,10 @@ TEST_CASE("answers of one form and of several get the masks that each alone gets
     for (size_t i = 0; i < kNumStates; ++i) {
       const auto found = states.owned[i]->allowed(), wanted = expected.owned[i]->allowed();
       REQUIRE(std::equal(found.begin(), found.end(), wanted.begin(), wanted.end()));
-      std::vector<TokenId> going_on;
-      for (TokenId token = 0; token < vocabulary->size(); ++token)
-        if ((wanted[token / 32] >> token % 32 & 1) != 0 && !vocabulary->is_end_token(token)) going_on.push_back(token);
-      if (going_on.empty()) continue;
-      const TokenId token = going_on[rng.between(0, static_cast<int32_t>(going_on.size()) - 1)];
-      states.owned[i]->advance(token);
-      expected.owned[i]->advance(token);
+      const std::optional<TokenId> token = draw_allowed(*vocabulary, wanted, rng);
+      if (!token) continue;
+      states.owned[i]->advance(*token);
+      expected.owned[i]->advance(*token);
     }
   }
 }
