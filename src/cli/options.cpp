@@ -66,7 +66,8 @@ std::string check_combination(const JobOptions& o) {
   return "";
 }
 
-constexpr char kRankFlags[] = "--tensor-parallel-size, --pipeline-parallel-size or --prefill-context-parallel-size";
+constexpr char kRankFlags[] =
+    "--tensor-parallel-size, --pipeline-parallel-size, --prefill-context-parallel-size or --decode-context-parallel-size";
 bool has_ranks(const JobOptions& o) { return rank_grid(o).num_ranks() > 1; }
 
 std::string check_divided_kv(const JobOptions& o) {
@@ -74,6 +75,8 @@ std::string check_divided_kv(const JobOptions& o) {
   const std::string name = "--decode-context-parallel-size ";
   if (o.prefill_context_parallel_size > 1 && o.prefill_context_parallel_size != o.decode_context_parallel_size)
     return name + "divides keys and values among the processes of --prefill-context-parallel-size; give one of the two";
+  if (o.load.kv_cache_dtype == DType::kI4)
+    return name + "cannot divide --kv-cache-dtype int4; use bfloat16, int8 or fp8";
   if (o.asked.block_size)
     return name + "has blocks of " + std::to_string(kSliceTokens) + " tokens for each process; leave out --block-size";
   return "";

@@ -138,7 +138,8 @@ TEST_CASE("an int4 KV cache is refused in one line where it cannot be") {
       {"lfm2", {}, "which has recurrent states"},
       {"llama-gqa", {"--speculative", "layers:1"}, "layers that draft over the model's own cache"},
       {"llama-gqa", {"--speculative", "lookup,tree"}, "drafts are chains, no trees", 2},
-      {"llama-gqa", {"--prefill-context-parallel-size", "2"}, "not where ranks share out rows"}};
+      {"llama-gqa", {"--prefill-context-parallel-size", "2"}, "not where ranks share out rows"},
+      {"llama-gqa", {"--decode-context-parallel-size", "2"}, "cannot divide --kv-cache-dtype int4", 2}};
   for (const Case& c : cases) {
     CAPTURE(c.message);
     const ProcessResult result = run_process(command(c.model, c.flags), questions(1));
