@@ -205,7 +205,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 16));
   app.add_option("--kv-cache-dtype", options.kv_dtypes, "of the KV cache")
       ->delimiter(',')
-      ->check(CLI::IsMember({"float32", "bfloat16", "int8"}));
+      ->check(CLI::IsMember({"float32", "bfloat16", "int8", "fp8", "int4"}));
   app.add_option_function<std::string>(
       "--cpu-target",
       [](const std::string& name) {

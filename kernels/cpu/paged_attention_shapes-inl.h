@@ -18,6 +18,9 @@ HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
 namespace HWY_NAMESPACE {
 
+constexpr int64_t kMaxDirectRows = 2 * kTileRows;  // that read keys and values as they are stored
+static_assert(kTallTileRows <= kMaxTileRows && kMaxDirectRows <= kMaxTileRows);
+
 // Columns of a tile of so many rows: positions, or channels of values. With AVX2 few rows take more of them, so that
 // there are enough sums for two multiply-adds a cycle, and fewer passes; but words of two terms want registers, too.
 template <class Format>
