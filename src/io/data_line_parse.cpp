@@ -71,8 +71,7 @@ Result<std::string> fields_of_line(const InputLine& line) {
 
 MaybeError read_data_line(JsonElement fields, std::string_view fields_json, InputFormat format,
                           const DataMapping& mapping, InputRequest* request) {
-  if (!fields.is_object())
-    return RequestError{"invalid_request", "a line must be a JSON object; got " + shown(fields), std::nullopt, 0};
+  if (!fields.is_object()) return not_an_object(fields);
   read_id(fields, request);
   std::string prompt;
   if (mapping.render) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "base/utf8.h"
 #include "io/json_writer.h"
@@ -68,6 +69,12 @@ void append_double(std::string& out, double value) {
 
 RequestError field_error(std::string_view code, std::string_view field, std::string message) {
   return {std::string(code), std::move(message), std::string(field), std::nullopt};
+}
+
+RequestError not_an_object(JsonElement line) {
+  std::string message = "a line must be a JSON object; got " + shown(line);
+  if (line.is_array()) message += kArrayHint;
+  return {"invalid_request", std::move(message), std::nullopt, 0};
 }
 
 RequestError invalid_value(std::string_view field, std::string_view expected, JsonElement value) {

@@ -43,6 +43,11 @@ RequestError invalid_value(std::string_view field, std::string_view expected, Js
 // The value's JSON text, short enough for a message: long strings are cut, containers named.
 std::string shown(JsonElement value);
 
+// Behind messages on lines that hold an array or its beginning, as the lines of a JSON file do.
+inline constexpr std::string_view kArrayHint = "; for a file that is one array: jq -c '.[]' FILE | llm-batch …";
+
+RequestError not_an_object(JsonElement line);
+
 // The value's JSON text. A double stays a double: 1.0, not 1.
 void append_json(std::string& out, JsonElement value);
 

@@ -37,8 +37,7 @@ std::string with_responses_names(std::string text) {
 
 MaybeError LineParse::run() {
   dom::object object;
-  if (root_.get(object) != simdjson::SUCCESS)
-    return RequestError{"invalid_request", "a line must be a JSON object; got " + shown(root_), std::nullopt, 0};
+  if (root_.get(object) != simdjson::SUCCESS) return not_an_object(root_);
   FieldSet fields;
   const MaybeError error = collect(object, /*strict=*/false, &fields);
   const bool is_batch = is_batch_line(fields);

@@ -27,8 +27,9 @@ RequestError syntax_error(std::string_view bytes, simdjson::error_code code) {
   if (!fault) return {"invalid_json", simdjson::error_message(code), std::nullopt, std::nullopt};
   if (fault->is_number_range)
     return {"invalid_value", fault->field.value_or("the line") + ": " + fault->what, fault->field, fault->byte_offset};
-  return {"invalid_json", "not valid JSON at byte " + std::to_string(fault->byte_offset) + ": " + fault->what,
-          fault->field, fault->byte_offset};
+  std::string message = "not valid JSON at byte " + std::to_string(fault->byte_offset) + ": " + fault->what;
+  if (bytes.starts_with('[')) message += kArrayHint;
+  return {"invalid_json", std::move(message), fault->field, fault->byte_offset};
 }
 
 // The last line of an input that ends without a newline may be the first part of a line.

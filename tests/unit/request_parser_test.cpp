@@ -182,6 +182,10 @@ TEST_CASE("what is no JSON object is an error with the byte at fault") {
   CHECK(refused("{\"prompt\":\"a\"").error.code == "invalid_json");
   for (const char* line : {"[1]", "\"prompt\"", "5", "null", "true"})
     CHECK(refused(line).error.code == "invalid_request");
+  // The lines of a file that is one array say how to make lines of it.
+  for (const char* line : {"[{\"prompt\":\"a\"}]", "["})
+    CHECK(refused(line).error.message.find("jq -c '.[]' FILE") != std::string::npos);
+  CHECK(refused("null").error.message.find("jq") == std::string::npos);
 }
 
 TEST_CASE("what is no whole JSON and has no newline may not have been written to its end") {
