@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/e2e/killed_runs.h"
+#include "tests/e2e/record_metrics.h"
 #include "tests/e2e/run.h"
 #include "tests/support/all_schedules.h"
 #include "tests/support/killed_process.h"
@@ -60,12 +61,6 @@ std::vector<std::string> command(const std::string& model, const std::vector<std
   return arguments;
 }
 
-int64_t sum_of(const std::string& output, const char* metric) {
-  int64_t sum = 0;
-  for (const Json& record : parse_lines(output)) sum += record["metrics"].value(metric, int64_t{0});
-  return sum;
-}
-
 const std::vector<std::vector<std::string>>& schedules() {
   static const std::vector<std::vector<std::string>> all = {
       {"--max-num-seqs", "1"},
@@ -109,10 +104,10 @@ TEST_CASE("drafts by a layer behind the last one change no byte") {
       const ProcessResult result = run_process(command(model, flags), input);
       REQUIRE_MESSAGE(result.exit_code == 0, result.err);
       CHECK(stable_output(result.out) == stable_output(plain.out));
-      num_drafted += sum_of(result.out, "drafted_tokens");
-      num_accepted += sum_of(result.out, "accepted_tokens");
-      num_cached += sum_of(result.out, "cached_tokens");
-      num_preemptions += sum_of(result.out, "num_preemptions");
+      num_drafted += sum_of_metric(result.out, "drafted_tokens");
+      num_accepted += sum_of_metric(result.out, "accepted_tokens");
+      num_cached += sum_of_metric(result.out, "cached_tokens");
+      num_preemptions += sum_of_metric(result.out, "num_preemptions");
     }
     MESSAGE(model << ": " << num_accepted << " of " << num_drafted << " drafts accepted, " << num_cached
                       << " tokens found, " << num_preemptions << " preemptions");
@@ -153,7 +148,7 @@ TEST_CASE("a layer that knows nothing costs no byte, and swapped blocks hold wha
       input);
   REQUIRE_MESSAGE(swapped.exit_code == 0, swapped.err);
   CHECK(stable_output(swapped.out) == stable_output(plain.out));
-  CHECK(sum_of(swapped.out, "num_preemptions") > 0);
+  CHECK(sum_of_metric(swapped.out, "num_preemptions") > 0);
 }
 
 TEST_CASE("what cannot draft so is refused in one line, before anything runs") {

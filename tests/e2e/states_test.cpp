@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/e2e/document_questions.h"
 #include "tests/e2e/killed_runs.h"
+#include "tests/e2e/record_metrics.h"
 #include "tests/e2e/run.h"
 #include "tests/support/all_schedules.h"
 #include "tests/support/killed_process.h"
@@ -15,44 +17,15 @@ namespace llmb::test {
 
 namespace {
 
-using Json = nlohmann::json;
-
 const std::string kModels = source_dir() + "/data/fixtures/models/";
 
-// Questions about four documents, whose lengths lie around the borders of chunks and blocks: greedy and sampled, some
-// with several answers, some asked twice.
-std::string questions(int num_lines) {
-  std::string lines;
-  for (int i = 0; i < num_lines; ++i) {
-    const int document = i * 7 % 4, question = i / 4 % 6;
-    std::vector<int> tokens;
-    for (int at = 0; at < 31 + document; ++at) tokens.push_back((at * at * (document + 3) + at) % 61 + 1);
-    for (int at = 0; at < 2 * question; ++at) tokens.push_back((question * 5 + at * 3) % 61 + 1);
-    Json line = {{"id", i},        {"prompt_token_ids", tokens}, {"seed", i},
-                 {"max_tokens", 3 + i * 5 % 40}, {"ignore_eos", true}, {"return_token_ids", true}};
-    line["temperature"] = i % 3 == 1 ? 1.1 : 0.0;
-    if (i % 7 == 3) line["n"] = 3, line["temperature"] = 0.9;
-    if (i % 6 == 2) line["repetition_penalty"] = 1.2;
-    if (i % 5 == 4) line["logprobs"] = 2;
-    if (i % 9 == 5) {
-      for (const char* field : {"temperature", "seed", "repetition_penalty", "logprobs"}) line.erase(field);
-      line["use_beam_search"] = true, line["n"] = 2, line["max_tokens"] = 9;
-    }
-    lines += line.dump() + "\n";
-  }
-  return lines;
-}
+// Documents whose lengths lie around the borders of chunks and blocks.
+std::string questions(int num_lines) { return document_questions(num_lines, {.shortest = 31}); }
 
 std::vector<std::string> command(const std::string& model, const std::vector<std::string>& more) {
   std::vector<std::string> arguments = {kProgram, "-m", kModels + model, "--tokenizer", kModel, "--progress", "none"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
-}
-
-int64_t sum_of(const std::string& output, const char* metric) {
-  int64_t sum = 0;
-  for (const Json& record : parse_lines(output)) sum += record["metrics"].value(metric, int64_t{0});
-  return sum;
 }
 
 }  // namespace
@@ -68,7 +41,7 @@ TEST_CASE("models with recurrent states give the same bytes whatever the schedul
         command(models[m], {"--batching", "none", "--threads", "1", "--no-enable-prefix-caching", "--speculative", "none"}),
         input);
     REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
-    REQUIRE(sum_of(plain.out, "cached_tokens") == 0);
+    REQUIRE(sum_of_metric(plain.out, "cached_tokens") == 0);
     const std::vector<std::vector<std::string>> schedules = {
         {"--speculative", "none"},
         {"--speculative", "none", "--max-num-seqs", "3", "--block-size", "8"},
@@ -89,10 +62,10 @@ TEST_CASE("models with recurrent states give the same bytes whatever the schedul
       const ProcessResult result = run_process(command(models[m], schedules[s]), input);
       REQUIRE_MESSAGE(result.exit_code == 0, result.err);
       CHECK(stable_output(result.out) == stable_output(plain.out));
-      num_cached += sum_of(result.out, "cached_tokens");
-      const int64_t accepted = sum_of(result.out, "accepted_tokens");
+      num_cached += sum_of_metric(result.out, "cached_tokens");
+      const int64_t accepted = sum_of_metric(result.out, "accepted_tokens");
       num_accepted += accepted;
-      num_rejected += sum_of(result.out, "drafted_tokens") - accepted;
+      num_rejected += sum_of_metric(result.out, "drafted_tokens") - accepted;
     }
     CHECK(num_cached > 0);
   }
