@@ -133,7 +133,7 @@ class Bench {
     load.num_threads = o_.threads;
     load.cpu.quantization = o_.quantization;
     load.cpu.rounds_block_activations = o_.rounds_block_activations;
-    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8, DType::kF8}) {
       if (o_.dtype == dtype_name(dtype)) load.dtype = dtype;
       if (o_.kv_dtype == dtype_name(dtype)) load.kv_cache_dtype = dtype;
     }
@@ -343,7 +343,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
   app.add_option("--kv-cache-dtype", o.kv_dtype, "of the KV cache; auto: what a run takes")
-      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "int8"}))
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "int8", "fp8"}))
       ->capture_default_str();
   app.add_flag("--shared-prompt", o.is_prompt_shared,
                "all sequences have one prompt, whose whole blocks are cached once");

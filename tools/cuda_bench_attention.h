@@ -25,11 +25,12 @@ struct AttentionModel {
   int32_t latent_dim = 0;  // > 0: the values are the last so many channels of the keys
 };
 
-// kHopper is what an engine takes on such a device, kMma elsewhere; kInt8: over int8 keys and values.
-enum class AttentionPath { kMma, kHopper, kDeterministic, kInt8 };
+// kHopper is what an engine takes on such a device, kMma elsewhere; kInt8, kFp8: over keys and values in 8 bits.
+enum class AttentionPath { kMma, kHopper, kDeterministic, kInt8, kFp8 };
 
 inline const char* path_name(AttentionPath path) {
   if (path == AttentionPath::kInt8) return ", int8 KV";
+  if (path == AttentionPath::kFp8) return ", fp8 KV";
   return path == AttentionPath::kMma ? ", mma" : path == AttentionPath::kHopper ? ", Hopper" : ", det.";
 }
 
@@ -49,7 +50,9 @@ class AttentionCase {
     params_.shape.deterministic = path == AttentionPath::kDeterministic;
     params_.shape.hopper = path == AttentionPath::kHopper;
     params_.shape.latent_dim = model.latent_dim;
-    params_.shape.int8_kv = path == AttentionPath::kInt8;
+    params_.shape.kv_code = path == AttentionPath::kInt8  ? cuda::KvCode::kInt8
+                            : path == AttentionPath::kFp8 ? cuda::KvCode::kFp8
+                                                          : cuda::KvCode::kNone;
     params_.scale = 1 / std::sqrt(static_cast<float>(model.head_dim));
   }
 
@@ -66,7 +69,7 @@ class AttentionCase {
       tokens += n - std::max(first, num_same);
     }
     tokens += most_same;
-    const int64_t vector_bytes = params_.shape.int8_kv ? params_.shape.head_dim + 4 : params_.shape.head_dim * 2;
+    const int64_t vector_bytes = has_scales() ? params_.shape.head_dim + 4 : params_.shape.head_dim * 2;
     const int64_t num_vectors = params_.shape.latent_dim > 0 ? 1 : 2;
     return static_cast<double>(tokens * params_.shape.num_kv_heads * vector_bytes * num_vectors);
   }
@@ -96,8 +99,8 @@ class AttentionCase {
     const int64_t block_elements = int64_t{shape.num_kv_heads} * kBlockSize * shape.head_dim;
     const int32_t num_blocks = block_start.back();
     const int copies = bench_.num_copies(num_blocks * block_elements * 4);
-    const Copies k(copies * num_blocks * block_elements * 2), v(k.bytes());  // int8: any bytes do
-    const Copies scales(shape.int8_kv ? copies * num_blocks * block_elements / shape.head_dim * 4 : 1);
+    const Copies k(copies * num_blocks * block_elements * 2), v(k.bytes());  // of 8 bits any bytes do
+    const Copies scales(has_scales() ? copies * num_blocks * block_elements / shape.head_dim * 4 : 1);
     cuda::fill_normal(scales.at<void>(0), DType::kF32, scales.bytes() / 4, 0.01f, 4, bench_.stream());
     for (const Copies* pool : {&k, &v})
       cuda::fill_normal(pool->at<void>(0), DType::kBF16, copies * num_blocks * block_elements, 1, pool == &k ? 1 : 2,
@@ -132,8 +135,12 @@ class AttentionCase {
                               block_ids.at<BlockId>(0) + int64_t{copy} * num_blocks, work, params_, bench_.stream());
       };
       const Copies& values = shape.latent_dim > 0 ? k : v;
-      if (!shape.int8_kv) return attend(k.at<const T>(0), values.at<const T>(0));
-      attend(cuda::Int8Kv{k.at<int8_t>(0), v.at<int8_t>(0), scales.at<float>(0), scales.at<float>(0)});
+      const auto attend_codes = [&]<class Code>(Code) {
+        attend(cuda::ScaledKv<Code>{k.at<Code>(0), v.at<Code>(0), scales.at<float>(0), scales.at<float>(0)});
+      };
+      if (shape.kv_code == cuda::KvCode::kInt8) return attend_codes(int8_t());
+      if (shape.kv_code == cuda::KvCode::kFp8) return attend_codes(cuda::E4m3());
+      attend(k.at<const T>(0), values.at<const T>(0));
     });
   }
 
@@ -184,6 +191,7 @@ class AttentionCase {
   };
 
   int32_t window() const { return params_.shape.window; }
+  bool has_scales() const { return params_.shape.kv_code != cuda::KvCode::kNone; }
   // Lists are made without windows, and serve layers with them too.
   cuda::AttentionShape full_shape() const {
     cuda::AttentionShape shape = params_.shape;
@@ -257,6 +265,7 @@ inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
     decode("3 x 40", even_lengths(3, 40), AttentionPath::kMma);
     decode("skewed", skewed_lengths(17, 20), AttentionPath::kDeterministic);
     decode("3 x 40", even_lengths(3, 40), AttentionPath::kInt8);
+    decode("3 x 40", even_lengths(3, 40), AttentionPath::kFp8);
     prefill("prefill 50", {50}, 50, AttentionPath::kMma);
     shared(16, 256, 5, AttentionPath::kMma);
     shared(16, 256, 5, AttentionPath::kMma, 200);
@@ -268,7 +277,8 @@ inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
     return;
   }
   if (has_hopper) shared(64, 2048, 64, AttentionPath::kHopper);
-  for (const AttentionPath path : {AttentionPath::kMma, AttentionPath::kDeterministic, AttentionPath::kInt8}) {
+  for (const AttentionPath path :
+       {AttentionPath::kMma, AttentionPath::kDeterministic, AttentionPath::kInt8, AttentionPath::kFp8}) {
     for (const int32_t context : {1024, 4096, 8192})
       decode("64 x " + std::to_string(context), even_lengths(64, context), path);
     for (const int32_t context : {1024, 4096})
@@ -282,7 +292,8 @@ inline void attention_cases(CudaBench& bench, const AttentionModel& model) {
     windowed(64, 8192, 1024, path);
   }
   for (const AttentionPath path :
-       {AttentionPath::kMma, AttentionPath::kHopper, AttentionPath::kDeterministic, AttentionPath::kInt8}) {
+       {AttentionPath::kMma, AttentionPath::kHopper, AttentionPath::kDeterministic, AttentionPath::kInt8,
+        AttentionPath::kFp8}) {
     if (path == AttentionPath::kHopper && !has_hopper) continue;
     for (const int32_t length : {2048, 4096, 8192, 16384})
       prefill("prefill " + std::to_string(length), {length}, length, path);

@@ -25,5 +25,6 @@ def few_bits_targets(rows, attention, add, missing):
                [(rows.get(("linear_int4", shape)), rows[("linear", shape)]) for shape in shapes], least)
     for context in (1024, 4096, 8192):
         case = f"decode 64 x {context}"
-        beside(f"paged decode attention over int8, 64 × {context:,}",
-               [(attention(f"{case}, int8 KV"), attention(f"{case}, mma"))], 1.6)
+        for kv in ("int8", "fp8"):
+            beside(f"paged decode attention over {kv}, 64 × {context:,}",
+                   [(attention(f"{case}, {kv} KV"), attention(f"{case}, mma"))], 1.6)

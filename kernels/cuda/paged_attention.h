@@ -17,9 +17,9 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/int8_kv.h"
 #include "kernels/cuda/paged_attention_schedule.h"
 #include "kernels/cuda/resolve_step.h"
+#include "kernels/cuda/scaled_kv.h"
 
 namespace llmb::cuda {
 
@@ -83,9 +83,10 @@ void paged_attention(const T* qkv,              // [num_tokens, qkv_stride]  q a
                      const BlockId* block_ids,  // [blocks of all tables, num_tables], from this layer's first id on
                      const AttentionWork& work, const AttentionParams& params, cudaStream_t stream);
 
-// The same over int8 keys and values; k and v are aligned to 16 bytes. REQUIRES: params.shape.int8_kv.
-template <class T>
-void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const Int8Kv& kv, const BlockId* block_ids,
+// The same over bytes with scales, of int8_t or E4m3; k and v are aligned to 16 bytes. REQUIRES: params.shape.kv_code is
+// kCodeOf<Code>.
+template <class T, class Code>
+void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const ScaledKv<Code>& kv, const BlockId* block_ids,
                      const AttentionWork& work, const AttentionParams& params, cudaStream_t stream);
 
 }  // namespace llmb::cuda

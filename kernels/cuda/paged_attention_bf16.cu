@@ -6,5 +6,7 @@ template void paged_attention(const __nv_bfloat16*, int64_t, __nv_bfloat16*, con
                               const BlockId*, const AttentionWork&, const AttentionParams&, cudaStream_t);
 template void paged_attention(const __nv_bfloat16*, int64_t, __nv_bfloat16*, const Int8Kv&, const BlockId*,
                               const AttentionWork&, const AttentionParams&, cudaStream_t);
+template void paged_attention(const __nv_bfloat16*, int64_t, __nv_bfloat16*, const Fp8Kv&, const BlockId*,
+                              const AttentionWork&, const AttentionParams&, cudaStream_t);
 
 }  // namespace llmb::cuda

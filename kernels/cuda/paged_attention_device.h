@@ -20,7 +20,7 @@ struct Args {
   const T* qkv;
   int64_t qkv_stride;
   T* out;
-  const void* k;  // of T, or int8 with the scales below
+  const void* k;  // of T, or bytes with the scales below
   const void* v;
   const float* k_scales;
   const float* v_scales;

@@ -6,5 +6,7 @@ template void paged_attention(const __half*, int64_t, __half*, const __half*, co
                               const AttentionWork&, const AttentionParams&, cudaStream_t);
 template void paged_attention(const __half*, int64_t, __half*, const Int8Kv&, const BlockId*, const AttentionWork&,
                               const AttentionParams&, cudaStream_t);
+template void paged_attention(const __half*, int64_t, __half*, const Fp8Kv&, const BlockId*, const AttentionWork&,
+                              const AttentionParams&, cudaStream_t);
 
 }  // namespace llmb::cuda

@@ -6,5 +6,7 @@ template void paged_attention(const float*, int64_t, float*, const float*, const
                               const AttentionWork&, const AttentionParams&, cudaStream_t);
 template void paged_attention(const float*, int64_t, float*, const Int8Kv&, const BlockId*, const AttentionWork&,
                               const AttentionParams&, cudaStream_t);
+template void paged_attention(const float*, int64_t, float*, const Fp8Kv&, const BlockId*, const AttentionWork&,
+                              const AttentionParams&, cudaStream_t);
 
 }  // namespace llmb::cuda

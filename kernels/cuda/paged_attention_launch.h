@@ -16,19 +16,27 @@ constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kF32
                            : std::is_same_v<T, __half> ? DType::kF16
                                                        : DType::kBF16;
 
-// Defined in paged_attention_tree_bf16.cu, _shared_bf16.cu, _int8_bf16.cu, _shared_int8_bf16.cu, and those of f16.
-#define LLMB_OTHER_KERNELS(T)                                                                           \
-  extern template void launch_mma<T, T, ItemKind::kTree>(const Args<T>&, int32_t, cudaStream_t);        \
-  extern template void launch_mma<T, T, ItemKind::kShared>(const Args<T>&, int32_t, cudaStream_t);      \
-  extern template void launch_mma<T, T, ItemKind::kContinued>(const Args<T>&, int32_t, cudaStream_t);   \
-  extern template void launch_wgmma<T, ItemKind::kShared>(const Args<T>&, cudaStream_t);                \
-  extern template void launch_mma<T, int8_t, ItemKind::kChain>(const Args<T>&, int32_t, cudaStream_t);  \
-  extern template void launch_mma<T, int8_t, ItemKind::kTree>(const Args<T>&, int32_t, cudaStream_t);   \
-  extern template void launch_mma<T, int8_t, ItemKind::kShared>(const Args<T>&, int32_t, cudaStream_t); \
-  extern template void launch_mma<T, int8_t, ItemKind::kContinued>(const Args<T>&, int32_t, cudaStream_t);
+// Defined in paged_attention_tree_bf16.cu, _shared_bf16.cu, and those of f16.
+#define LLMB_OTHER_KERNELS(T)                                                                         \
+  extern template void launch_mma<T, T, ItemKind::kTree>(const Args<T>&, int32_t, cudaStream_t);      \
+  extern template void launch_mma<T, T, ItemKind::kShared>(const Args<T>&, int32_t, cudaStream_t);    \
+  extern template void launch_mma<T, T, ItemKind::kContinued>(const Args<T>&, int32_t, cudaStream_t); \
+  extern template void launch_wgmma<T, ItemKind::kShared>(const Args<T>&, cudaStream_t);
 LLMB_OTHER_KERNELS(__nv_bfloat16)
 LLMB_OTHER_KERNELS(__half)
 #undef LLMB_OTHER_KERNELS
+
+// Defined in paged_attention_int8_bf16.cu, _shared_int8_bf16.cu, those of fp8, and those of f16.
+#define LLMB_SCALED_KERNELS(T, KV)                                                                   \
+  extern template void launch_mma<T, KV, ItemKind::kChain>(const Args<T>&, int32_t, cudaStream_t);  \
+  extern template void launch_mma<T, KV, ItemKind::kTree>(const Args<T>&, int32_t, cudaStream_t);   \
+  extern template void launch_mma<T, KV, ItemKind::kShared>(const Args<T>&, int32_t, cudaStream_t); \
+  extern template void launch_mma<T, KV, ItemKind::kContinued>(const Args<T>&, int32_t, cudaStream_t);
+LLMB_SCALED_KERNELS(__nv_bfloat16, int8_t)
+LLMB_SCALED_KERNELS(__half, int8_t)
+LLMB_SCALED_KERNELS(__nv_bfloat16, E4m3)
+LLMB_SCALED_KERNELS(__half, E4m3)
+#undef LLMB_SCALED_KERNELS
 
 // Defined in paged_attention_wide_bf16.cu and _f16.cu.
 template <class T>
@@ -68,7 +76,7 @@ Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const BlockId* block
   return args;
 }
 
-// Launches for keys and values of type KV, T or int8_t, which are in args.
+// Launches for keys and values of type KV, T, int8_t or E4m3, which are in args.
 template <class T, class KV>
 void launch_all(const Args<T>& args, const AttentionTiling& tiling, cudaStream_t stream) {
   if (tiling.scalar) return launch_scalar<T, KV>(args, stream);
@@ -101,10 +109,10 @@ void launch_all(const Args<T>& args, const AttentionTiling& tiling, cudaStream_t
 }
 
 template <class T>
-AttentionTiling checked_tiling(const AttentionParams& params, bool int8_kv) {
+AttentionTiling checked_tiling(const AttentionParams& params, KvCode code) {
   const AttentionShape& shape = params.shape;
-  LLMB_CHECK(shape.dtype == kDTypeOf<T> && shape.int8_kv == int8_kv);
-  LLMB_CHECK(!int8_kv || (shape.latent_dim == 0 && shape.block_stride == 0));
+  LLMB_CHECK(shape.dtype == kDTypeOf<T> && shape.kv_code == code);
+  LLMB_CHECK(code == KvCode::kNone || (shape.latent_dim == 0 && shape.block_stride == 0));
   LLMB_CHECK(params.scale > 0 && params.softcap >= 0 && shape.window >= 0);
   return attention_tiling(shape);
 }
@@ -116,19 +124,19 @@ namespace llmb::cuda {
 template <class T>
 void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const T* k, const T* v, const BlockId* block_ids,
                      const AttentionWork& work, const AttentionParams& params, cudaStream_t stream) {
-  const AttentionTiling tiling = attention::checked_tiling<T>(params, false);
+  const AttentionTiling tiling = attention::checked_tiling<T>(params, KvCode::kNone);
   attention::Args<T> args = attention::make_args(qkv, qkv_stride, out, block_ids, work, params);
   args.k = k, args.v = v + (params.shape.head_dim - params.shape.value_dim());
   attention::launch_all<T, T>(args, tiling, stream);
 }
 
-template <class T>
-void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const Int8Kv& kv, const BlockId* block_ids,
+template <class T, class Code>
+void paged_attention(const T* qkv, int64_t qkv_stride, T* out, const ScaledKv<Code>& kv, const BlockId* block_ids,
                      const AttentionWork& work, const AttentionParams& params, cudaStream_t stream) {
-  const AttentionTiling tiling = attention::checked_tiling<T>(params, true);
+  const AttentionTiling tiling = attention::checked_tiling<T>(params, kCodeOf<Code>);
   attention::Args<T> args = attention::make_args(qkv, qkv_stride, out, block_ids, work, params);
   args.k = kv.k, args.v = kv.v, args.k_scales = kv.k_scales, args.v_scales = kv.v_scales;
-  attention::launch_all<T, int8_t>(args, tiling, stream);
+  attention::launch_all<T, Code>(args, tiling, stream);
 }
 
 }  // namespace llmb::cuda

@@ -1,7 +1,7 @@
 // The tensor-core kernel, instantiated once per element type in paged_attention_bf16.cu and _f16.cu, for steps with
 // trees in paged_attention_tree_bf16.cu and _tree_f16.cu, and for those with shared prefixes, twice, in
 // paged_attention_shared_bf16.cu and _shared_f16.cu; with int8 keys and values in paged_attention_int8_bf16.cu,
-// _int8_f16.cu, _shared_int8_bf16.cu and _shared_int8_f16.cu.
+// _int8_f16.cu, _shared_int8_bf16.cu and _shared_int8_f16.cu, and with e4m3 in those with fp8 in their names.
 #pragma once
 
 #include <string>
@@ -90,7 +90,7 @@ void launch_for_dim(const Args<T>& args, cudaStream_t stream) {
       kernel_of<T, KV, kDim, kKind>(), args);
 }
 
-// KV: of keys and values in memory, T or int8_t. padded_dim: as attention_tiling() says.
+// KV: of keys and values in memory, T, int8_t or E4m3. padded_dim: as attention_tiling() says.
 template <class T, class KV, ItemKind kKind>
 void launch_mma(const Args<T>& args, int32_t padded_dim, cudaStream_t stream) {
   switch (padded_dim) {

@@ -6,7 +6,7 @@
 
 namespace llmb::cuda::attention {
 
-// KV: of keys and values in memory, T or int8_t.
+// KV: of keys and values in memory, T, int8_t or E4m3.
 template <class T, class KV, int kDim, ItemKind kKind>
 class PositionAttention {
  public:

@@ -2,7 +2,7 @@
 // (FlashAttention-2, Dao 2023). Bound by multiply-adds.
 #pragma once
 
-#include "kernels/cuda/paged_attention_int8.h"
+#include "kernels/cuda/paged_attention_scaled.h"
 #include "kernels/cuda/paged_attention_states.h"
 
 namespace llmb::cuda::attention {
@@ -74,7 +74,7 @@ class RowAttention {
       // A barrier says that a stage has landed for all warps, and that all have done with the other.
       ptx::cp_async_wait<0>();
       if constexpr (kHasScales<KV>)
-        widen_positions<T, kDim, kPositions, kThreads, 2>(
+        widen_positions<T, KV, kDim, kPositions, kThreads, 2>(
             static_cast<int>(threadIdx.x), {shared_ + keys_offset(stage), shared_ + values_offset(stage)});
       __syncthreads();
       if (next < visible.end) copy(visible, next, eights, stage ^ 1);

@@ -2,11 +2,11 @@
 // A warp takes one row at a time, 32 positions at a time.
 #pragma once
 
-#include "kernels/cuda/paged_attention_int8.h"
+#include "kernels/cuda/paged_attention_scaled.h"
 
 namespace llmb::cuda::attention {
 
-// KV: of keys and values in memory, T or int8_t. kTree: items may be rows of trees behind their place.
+// KV: of keys and values in memory, T, int8_t or E4m3. kTree: items may be rows of trees behind their place.
 template <class T, class KV, bool kTree>
 class ScalarRow {
  public:
@@ -40,10 +40,6 @@ class ScalarRow {
   }
 
  private:
-  static __device__ float number(KV value) {
-    if constexpr (kHasScales<KV>) return static_cast<float>(value);
-    else return to_float(value);
-  }
   // Elements from the pool's begin to the position's key or value.
   __device__ int64_t element_at(int position) const {
     PoolPlace place;
@@ -57,7 +53,7 @@ class ScalarRow {
     const int64_t at = element_at(position);
     const KV* key = static_cast<const KV*>(args_.k) + at;
     float dot = 0;
-    for (int i = 0; i < args_.head_dim; ++i) dot = fmaf(query_[i], number(key[i]), dot);
+    for (int i = 0; i < args_.head_dim; ++i) dot = fmaf(query_[i], to_float(key[i]), dot);
     if constexpr (kHasScales<KV>) dot *= args_.k_scales[at / args_.head_dim];
     dot *= args_.scale;
     if (args_.softcap > 0) dot = args_.softcap * tanhf(dot / args_.softcap);
@@ -88,7 +84,7 @@ class ScalarRow {
         const KV* value = static_cast<const KV*>(args_.v) + at;
         float weight_of_p = numerators_[p - first];
         if constexpr (kHasScales<KV>) weight_of_p *= args_.v_scales[at / args_.head_dim];
-        acc = fmaf(weight_of_p, number(value[column]), acc);
+        acc = fmaf(weight_of_p, to_float(value[column]), acc);
       }
       values_[column] = acc;
     }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/types.h"
+#include "kernels/cuda/scaled_kv.h"
 
 namespace llmb::cuda {
 
@@ -29,8 +30,8 @@ struct AttentionShape {
   int32_t block_size = 16;
   int32_t window = 0;  // positions a token sees, its own the last; 0: all up to its own
   bool deterministic = false;
-  bool hopper = false;   // the device has compute capability 9.0
-  bool int8_kv = false;  // keys and values are int8 (int8_kv.h); else of dtype
+  bool hopper = false;  // the device has compute capability 9.0
+  KvCode kv_code = KvCode::kNone;  // of the bytes that keys and values are (scaled_kv.h); kNone: they are of dtype
   // > 0: no values are stored: they are the last so many channels of the keys (latents).
   int32_t latent_dim = 0;
   int64_t block_stride = 0;  // elements from a block to the next in the pools; 0: they are dense

@@ -1,15 +1,15 @@
 // How a warp that walks through positions by itself (paged_attention_positions.h) has a strip of keys or values in
-// shared memory and takes it as tensor-core operands: as T, or as the bytes that int8 is in the pools, widened on their
-// way into registers. Rows of a tile are counted in units of two bytes.
+// shared memory and takes it as tensor-core operands: as T, or as the bytes that are in the pools, widened on their way
+// into registers. Rows of a tile are counted in units of two bytes.
 #pragma once
 
-#include "kernels/cuda/paged_attention_int8.h"
+#include "kernels/cuda/paged_attention_scaled.h"
 #include "kernels/cuda/paged_attention_states.h"
 
 namespace llmb::cuda::attention {
 
 template <class T, class KV, int kDim>
-struct Strip;
+struct Strip;  // below, for bytes
 
 // Keys and values are of T.
 template <class T, int kDim>
@@ -74,8 +74,9 @@ struct Strip<T, T, kDim> {
 // Keys and values are bytes. A register of an ldmatrix holds two neighbouring bytes for each element of 16 bits, so one
 // load brings the operands of two products. Which channel or position a place of an operand stands for changes no sum:
 // the queries follow the keys, and results come in places of their own.
-template <class T, int kDim>
-struct Strip<T, int8_t, kDim> {
+template <class T, class KV, int kDim>
+struct Strip {
+  static_assert(kHasScales<KV>);
   static constexpr int kPositions = kDim > 128 ? 16 : 32;  // as registers allow
   static constexpr int kUnits = (kDim / 2 + 15) / 16 * 16;
   static constexpr int kChunks = kDim / 16;  // of 16 channels
@@ -123,7 +124,7 @@ struct Strip<T, int8_t, kDim> {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           if (c + i % 2 >= kChunks) continue;
-          const EvenOdd keys = widen_four<T>(bytes[i]);
+          const EvenOdd keys = widen_four<T, KV>(bytes[i]);
           ptx::mma_m16n8k16<T>(s[first / 8 + i / 2], queries[c + i % 2], {keys.even, keys.odd});
         }
       }
@@ -143,7 +144,7 @@ struct Strip<T, int8_t, kDim> {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           if (c + i >= kChunks) continue;
-          const EvenOdd low = widen_four<T>(bytes[2 * i]), high = widen_four<T>(bytes[2 * i + 1]);
+          const EvenOdd low = widen_four<T, KV>(bytes[2 * i]), high = widen_four<T, KV>(bytes[2 * i + 1]);
           ptx::mma_m16n8k16<T>(values[2 * (c + i)], p[first / 16], {low.even, high.even});
           ptx::mma_m16n8k16<T>(values[2 * (c + i) + 1], p[first / 16], {low.odd, high.odd});
         }

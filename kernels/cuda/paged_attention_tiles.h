@@ -45,7 +45,7 @@ struct CopyPlan {
 // Starts the copies of kRows positions from `position` into one or more tiles, of as many pools, by kCopiers threads of
 // which this is `copier`; positions that are not visible and columns past head_dim become 0. pool_row_at(step, row) is
 // the pool row of the tile's row that this thread copies in a step; all threads call it. KV: of the pools' elements, T
-// or int8_t; of the latter the eight bytes of a chunk become the first half of its place (paged_attention_int8.h).
+// or bytes; of these the eight of a chunk become the first half of its place (paged_attention_scaled.h).
 template <class T, class KV, int kDim, int kRows, int kCopiers, int kPools, class PoolRowAt>
 __device__ void copy_positions(const Args<T>& args, const void* const (&pools)[kPools], const Visible& visible,
                                int position, const PoolRowAt& pool_row_at, int copier, T* const (&tiles)[kPools]) {

@@ -116,6 +116,18 @@ __device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t b
   return y;
 }
 
+// The e4m3 numbers of a word's bytes, exactly: first those of bytes 0 and 1. Of compute capability 8.9 and later.
+__device__ __forceinline__ void e4m3_to_f16(uint32_t bytes, uint32_t& first, uint32_t& second) {
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "mov.b32 {low, high}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, high;\n"
+      "}\n"
+      : "=r"(first), "=r"(second)
+      : "r"(bytes));
+}
+
 // Hides where a value comes from, so that it stays in a register of a loop instead of being reckoned in every turn.
 template <class T>
 __device__ __forceinline__ void keep(T& x) {

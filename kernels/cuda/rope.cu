@@ -10,6 +10,7 @@
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/warp.h"
+#include "kernels/cuda/widen_codes.h"
 
 namespace llmb::cuda {
 
@@ -92,9 +93,13 @@ struct RotatedHead {
   }
 };
 
+__device__ int8_t to_code(float x, int8_t) { return static_cast<int8_t>(__float2int_rn(x)); }
+__device__ E4m3 to_code(float x, E4m3) { return to_e4m3(x); }
+
 // A head's key or value, by a warp: once for the largest magnitude, once to write it.
-template <class T>
-__device__ void write_int8(const RotatedHead<T>& head, int32_t head_dim, int8_t* out, float* scale) {
+template <class T, class Code>
+__device__ void write_codes(const RotatedHead<T>& head, int32_t head_dim, Code* out, float* scale) {
+  constexpr float kLargest = kCodeOf<Code> == KvCode::kInt8 ? 127 : kLargestE4m3;
   const int32_t lane = threadIdx.x % kWarp;
   uint32_t largest = 0;  // as bits without the sign, in the order of magnitudes, infinity and NaN last
   for (int32_t i = lane; i < head_dim; i += kWarp) largest = ::max(largest, __float_as_uint(head[i]) & 0x7fffffffu);
@@ -102,18 +107,18 @@ __device__ void write_int8(const RotatedHead<T>& head, int32_t head_dim, int8_t*
     largest = ::max(largest, __shfl_xor_sync(kAllLanes, largest, offset));
   const float max = __uint_as_float(largest);
   const bool is_finite = max < INFINITY, is_zero = max < 0x1p-100f;
-  const float inverse = is_finite && !is_zero ? __fdiv_rn(127.0f, max) : 0.0f;
-  if (lane == 0) *scale = !is_finite ? NAN : is_zero ? 0.0f : __fdiv_rn(max, 127.0f);
+  const float inverse = is_finite && !is_zero ? __fdiv_rn(kLargest, max) : 0.0f;
+  if (lane == 0) *scale = !is_finite ? NAN : is_zero ? 0.0f : __fdiv_rn(max, kLargest);
   for (int32_t i = lane; i < head_dim; i += kWarp)
-    out[i] = inverse > 0 ? static_cast<int8_t>(__float2int_rn(__fmul_rn(head[i], inverse))) : int8_t{0};
+    out[i] = is_finite ? to_code(__fmul_rn(head[i], inverse), Code()) : Code();
 }
 
 // A block is a token, a warp takes one head after the other.
-template <class T>
+template <class T, class Code>
 __global__ void __launch_bounds__(kThreads)
-    rope_and_int8_write_kernel(T* __restrict__ qkv, const int32_t* __restrict__ positions,
+    rope_and_code_write_kernel(T* __restrict__ qkv, const int32_t* __restrict__ positions,
                                const int32_t* __restrict__ slots, RopeShape shape, const float* __restrict__ cos,
-                               const float* __restrict__ sin, Int8Kv pool) {
+                               const float* __restrict__ sin, ScaledKv<Code> pool) {
   ptx::follow_previous_grid();
   const int64_t token = blockIdx.x;
   const int32_t slot = slots[token];
@@ -136,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
       continue;
     }
     const int64_t at = (block * num_kv + (h - num_q) % num_kv) * shape.block_size + offset;
-    write_int8(head, head_dim, (is_value ? pool.v : pool.k) + at * head_dim,
+    write_codes(head, head_dim, (is_value ? pool.v : pool.k) + at * head_dim,
                (is_value ? pool.v_scales : pool.k_scales) + at);
   }
 }
@@ -168,15 +173,15 @@ void rope_and_kv_write(T* qkv, const int32_t* positions, const int32_t* slots, i
   else run(rope_and_kv_write_kernel<T, 1>, 1);
 }
 
-template <class T>
+template <class T, class Code>
 void rope_and_kv_write(T* qkv, const int32_t* positions, const int32_t* slots, int64_t num_tokens,
-                       const RopeShape& shape, const float* cos, const float* sin, const Int8Kv& pool,
+                       const RopeShape& shape, const float* cos, const float* sin, const ScaledKv<Code>& pool,
                        cudaStream_t stream) {
   LLMB_CHECK(shape.rotary_dim % 2 == 0 && shape.rotary_dim >= 0 && shape.rotary_dim <= shape.head_dim);
   LLMB_CHECK(shape.has_values && shape.block_stride == 0);
   if (num_tokens == 0) return;
-  launch_ahead({dim3(static_cast<unsigned>(num_tokens)), dim3(kThreads), 0, stream}, rope_and_int8_write_kernel<T>, qkv,
-               positions, slots, shape, cos, sin, pool);
+  launch_ahead({dim3(static_cast<unsigned>(num_tokens)), dim3(kThreads), 0, stream},
+               rope_and_code_write_kernel<T, Code>, qkv, positions, slots, shape, cos, sin, pool);
 }
 
 template void rope_and_kv_write(float*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
@@ -185,6 +190,12 @@ template void rope_and_kv_write(__nv_bfloat16*, const int32_t*, const int32_t*, 
                                 const float*, const Int8Kv&, cudaStream_t);
 template void rope_and_kv_write(__half*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
                                 const float*, const Int8Kv&, cudaStream_t);
+template void rope_and_kv_write(float*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
+                                const float*, const Fp8Kv&, cudaStream_t);
+template void rope_and_kv_write(__nv_bfloat16*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
+                                const float*, const Fp8Kv&, cudaStream_t);
+template void rope_and_kv_write(__half*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
+                                const float*, const Fp8Kv&, cudaStream_t);
 template void rope_and_kv_write(float*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,
                                 const float*, float*, float*, cudaStream_t);
 template void rope_and_kv_write(__nv_bfloat16*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/int8_kv.h"
+#include "kernels/cuda/scaled_kv.h"
 
 namespace llmb::cuda {
 
@@ -37,11 +37,11 @@ void rope_and_kv_write(T* qkv,                    // [num_tokens, shape.row_widt
                        T* v_pool,         // the same; block b of each begins b * block_stride elements on
                        cudaStream_t stream);
 
-// The same into an int8 pool: of the fp32 values, without a rounding to T between. Padded tokens as above.
-// REQUIRES: dense pools, and values.
-template <class T>
+// The same into a pool of bytes with scales, of int8_t or E4m3: of the fp32 values, without a rounding to T between.
+// Padded tokens as above. REQUIRES: dense pools, and values.
+template <class T, class Code>
 void rope_and_kv_write(T* qkv, const int32_t* positions, const int32_t* slots, int64_t num_tokens,
-                       const RopeShape& shape, const float* cos, const float* sin, const Int8Kv& pool,
+                       const RopeShape& shape, const float* cos, const float* sin, const ScaledKv<Code>& pool,
                        cudaStream_t stream);
 
 }  // namespace llmb::cuda

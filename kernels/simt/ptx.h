@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "base/float_formats.h"
 #include "kernels/simt/intrinsics.h"
 
 namespace llmb::cuda::ptx {
@@ -64,6 +65,13 @@ inline float ex2_approx(float x) { return exp2f(x); }
 template <class T>
 void keep(T&) {}
 inline uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
+inline void e4m3_to_f16(uint32_t bytes, uint32_t& first, uint32_t& second) {
+  const auto number = [&](int i) -> uint32_t {
+    return f32_to_f16(fp8_e4m3_to_f32(static_cast<uint8_t>(bytes >> 8 * i)));
+  };
+  first = number(0) | number(1) << 16;
+  second = number(2) | number(3) << 16;
+}
 
 // Kernels run one after another here. That a kernel started ahead waits at all is checked (block.h).
 inline void wait_for_previous_grid() { ::llmb::simt::waited_for_previous_grid(); }

@@ -1,4 +1,4 @@
-// int8 and int4 weights and an int8 KV cache: beside the CPU's, which rounds to the same numbers, and whatever the
+// int8 and int4 weights and KV caches in 8 bits: beside the CPU's, which rounds to the same numbers, and whatever the
 // schedule.
 #include <doctest/doctest.h>
 
@@ -51,7 +51,7 @@ void check_near_cpu(const Model& m, DType dtype = DType::kF32, double tolerance 
   const auto cpu = loaded(make_cpu_backend(), m.config, m.options);
   LoadOptions options = m.options;
   options.dtype = dtype;
-  if (options.kv_cache_dtype != DType::kI8) options.kv_cache_dtype = dtype;
+  if (options.kv_cache_dtype == m.options.dtype) options.kv_cache_dtype = dtype;
   const auto gpu = loaded(make_cuda_backend(0), m.config, options);
   const auto expected = generate_at_random(*cpu, m.requests, kMaxNumBatchedTokens, 20, 3);
   const auto actual = generate_at_random(*gpu, m.requests, m.options.max_num_batched_tokens, 20, 4);
@@ -136,22 +136,26 @@ TEST_CASE("int4 weights in a step of more rows than are multiplied by codes") {
   }
 }
 
-TEST_CASE("an int8 KV cache") {
-  Model m("llama-gqa");
-  m.options.kv_cache_dtype = DType::kI8;
-  check_near_cpu(m);
-  check_schedules(m);
-  m.options.cpu.quantization = Quantization::kInt8;
-  check_near_cpu(m);
+TEST_CASE("a KV cache in int8 or fp8") {
+  for (const DType kv_dtype : {DType::kI8, DType::kF8}) {
+    Model m("llama-gqa");
+    m.options.kv_cache_dtype = kv_dtype;
+    check_near_cpu(m);
+    check_schedules(m);
+    m.options.cpu.quantization = Quantization::kInt8;
+    check_near_cpu(m);
+  }
 }
 
-TEST_CASE("int8 weights and KV cache beside 16-bit activations: the same bytes whatever the schedule") {
+TEST_CASE("int8 weights and 8-bit KV caches beside 16-bit activations: the same bytes whatever the schedule") {
   Model m("llama-gqa");
-  m.options.kv_cache_dtype = DType::kI8;
   m.options.cpu.quantization = Quantization::kInt8;
-  for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    m.options.dtype = dtype;
-    check_schedules(m);
+  for (const DType kv_dtype : {DType::kI8, DType::kF8}) {
+    m.options.kv_cache_dtype = kv_dtype;
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      m.options.dtype = dtype;
+      check_schedules(m);
+    }
   }
 }
 

@@ -137,14 +137,16 @@ TEST_CASE("wide heads and latents by tensor cores: log probabilities are near th
   }
 }
 
-TEST_CASE("int8 keys and values are refused where there are latents or heads of two sizes") {
+TEST_CASE("keys and values in 8 bits are refused where there are latents or heads of two sizes") {
   for (const char* name : {"gemma4", "deepseek_v3"}) {
-    LoadOptions options = load_options(DType::kBF16, false, 20);
-    options.kv_cache_dtype = DType::kI8;
-    options.model_dir = model_dir(name);
-    const Status status = make_cuda_backend(0)->load(load_model_config(options.model_dir).value(), options);
-    CHECK(status.code() == StatusCode::kUnsupported);
-    CHECK(status.message().find("kv-cache-dtype int8") != std::string::npos);
+    for (const DType kv_dtype : {DType::kI8, DType::kF8}) {
+      LoadOptions options = load_options(DType::kBF16, false, 20);
+      options.kv_cache_dtype = kv_dtype;
+      options.model_dir = model_dir(name);
+      const Status status = make_cuda_backend(0)->load(load_model_config(options.model_dir).value(), options);
+      CHECK(status.code() == StatusCode::kUnsupported);
+      CHECK(status.message().find(std::string("kv-cache-dtype ") + dtype_name(kv_dtype)) != std::string::npos);
+    }
   }
 }
 

@@ -37,7 +37,8 @@ std::unique_ptr<Backend> load(const std::string& model, DType kv_dtype, int32_t 
 TEST_CASE("swapped and not, answers are equal bit by bit; so many blocks fit the host's pool as were asked for") {
   int64_t num_preemptions = 0, num_swaps_out = 0, num_swaps_in = 0;
   const std::pair<const char*, DType> cases[] = {
-      {"qwen2", DType::kBF16}, {"qwen2-window", DType::kBF16}, {"qwen2-window", DType::kI8}, {"gemma4", DType::kBF16}, {"deepseek_v3", DType::kBF16}};
+      {"qwen2", DType::kBF16}, {"qwen2-window", DType::kBF16}, {"qwen2-window", DType::kI8},
+      {"qwen2-window", DType::kF8}, {"gemma4", DType::kBF16}, {"deepseek_v3", DType::kBF16}};
   for (const auto& [model, kv_dtype] : cases) {
     CAPTURE(model);
     CAPTURE(dtype_name(kv_dtype));

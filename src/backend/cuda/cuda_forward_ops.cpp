@@ -30,11 +30,12 @@ T* CudaOps::kv(int32_t layer, bool values) const {
   return reinterpret_cast<T*>(kv_pool_.data<uint8_t>() + (values ? place.values : place.keys));
 }
 
-cuda::Int8Kv CudaOps::int8_kv(int32_t layer) const {
+template <typename Code>
+cuda::ScaledKv<Code> CudaOps::scaled_kv(int32_t layer) const {
   const int64_t size = int64_t{num_blocks_} * options_.block_size * config_.num_key_value_heads;
   float* const scales = reinterpret_cast<float*>(kv_pool_.data<uint8_t>() + planes_.bytes(num_blocks_)) +
                         2 * int64_t{groups_.plane(layer)} * size;
-  return {kv<int8_t>(layer, false), kv<int8_t>(layer, true), scales, scales + size};
+  return {kv<Code>(layer, false), kv<Code>(layer, true), scales, scales + size};
 }
 
 void CudaOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
@@ -109,7 +110,8 @@ void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
     const auto write = [&](const auto&... pools) {
       cuda::rope_and_kv_write(data<T>(qkv), step_.positions, slots_of(layer), rows, shape, cos, sin, pools..., stream_);
     };
-    if (has_int8_kv()) write(int8_kv(layer));
+    if (options_.kv_dtype == DType::kI8) write(scaled_kv<int8_t>(layer));
+    else if (options_.kv_dtype == DType::kF8) write(scaled_kv<cuda::E4m3>(layer));
     else write(kv<T>(layer, false), kv<T>(layer, true));
   });
 }
@@ -143,7 +145,8 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
       cuda::paged_attention(data<const T>(qkv), qkv.width, data<T>(out), pools...,
                             step_.block_ids + groups_.group(layer), work, params, stream_);
     };
-    if (has_int8_kv()) return attend(int8_kv(layer));
+    if (options_.kv_dtype == DType::kI8) return attend(scaled_kv<int8_t>(layer));
+    if (options_.kv_dtype == DType::kF8) return attend(scaled_kv<cuda::E4m3>(layer));
     attend(static_cast<const T*>(kv<T>(layer, false)), static_cast<const T*>(kv<T>(layer, true)));
   });
 }

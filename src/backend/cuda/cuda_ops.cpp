@@ -35,7 +35,9 @@ cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOpt
   shape.block_size = options.block_size;
   shape.deterministic = options.deterministic;
   shape.hopper = options.hopper;
-  shape.int8_kv = options.kv_dtype == DType::kI8;
+  shape.kv_code = options.kv_dtype == DType::kI8   ? cuda::KvCode::kInt8
+                  : options.kv_dtype == DType::kF8 ? cuda::KvCode::kFp8
+                                                   : cuda::KvCode::kNone;
   return shape;
 }
 
@@ -301,7 +303,7 @@ void CudaOps::copy_blocks(const StepPlan& plan) {
     cuda::block_copy(host, pool, num_planes, block_bytes, in, step_.num_swaps_in, stream_);
   };
   copy(0, 0, planes_.num_arrays(), planes_.block_bytes());
-  if (has_int8_kv())
+  if (has_scaled_kv())
     copy(planes_.bytes(num_blocks_), planes_.bytes(num_host_blocks_), planes_.num_arrays(),
          int64_t{options_.block_size} * config_.num_key_value_heads * int64_t{sizeof(float)});
 }

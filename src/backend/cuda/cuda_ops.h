@@ -20,7 +20,6 @@
 #include "core/model_config.h"
 #include "core/request.h"
 #include "kernels/cuda/experts.h"
-#include "kernels/cuda/int8_kv.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_int4.h"
 #include "kernels/cuda/linear_int8.h"
@@ -28,6 +27,7 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/paged_attention.h"
 #include "kernels/cuda/sample.h"
+#include "kernels/cuda/scaled_kv.h"
 #include "model/ops.h"
 
 namespace llmb {
@@ -38,7 +38,7 @@ inline constexpr int32_t kMaxBestTokens = kMaxChoices + 32;
 
 struct CudaOpsOptions {
   DType dtype = DType::kBF16;                       // of weights that are not quantised, and of activations
-  DType kv_dtype = DType::kBF16;                    // dtype or kI8
+  DType kv_dtype = DType::kBF16;                    // dtype, kI8 or kF8
   Quantization quantization = Quantization::kNone;  // int4: with a dtype of 16 bits
   StepLimits limits;
   LayerGroups groups;
@@ -148,10 +148,11 @@ class CudaOps final : public Ops {
   void allocate_attention();
   void lay_out_samples();
   void sample_rows(Rows logits, int64_t first_sample, int64_t rows);  // whose tables are in place
-  bool has_int8_kv() const { return options_.kv_dtype == DType::kI8; }
+  bool has_scaled_kv() const { return options_.kv_dtype == DType::kI8 || options_.kv_dtype == DType::kF8; }
   template <typename T>
   T* kv(int32_t layer, bool values) const;  // block 0's
-  cuda::Int8Kv int8_kv(int32_t layer) const;
+  template <typename Code>
+  cuda::ScaledKv<Code> scaled_kv(int32_t layer) const;
   int32_t* slots_of(int32_t layer) const {
     return step_.slots + int64_t{groups_.group(layer)} * step_.shape.num_tokens;
   }
@@ -189,7 +190,7 @@ class CudaOps final : public Ops {
   int64_t sampled_bytes_ = 0;
   StepStage stage_;
   int32_t num_blocks_ = 0;
-  // planes_; then, for int8, scales [num_planes, 2, num_blocks, num_kv_heads, block_size]; then adapters' pages.
+  // planes_; then, for int8 and fp8, scales [num_planes, 2, num_blocks, num_kv_heads, block_size]; then adapters' pages.
   cuda::DeviceMemory kv_pool_;
   cuda::PinnedMemory host_pool_;
   int32_t num_host_blocks_ = 0;

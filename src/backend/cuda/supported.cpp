@@ -37,12 +37,13 @@ Status check_cuda_options(const ModelConfig& config, const LoadOptions& options)
     return invalid_argument("block_size is " + std::to_string(options.block_size) +
                             ", on a GPU it is a multiple of 8 up to 256");
   const DType dtype = options.dtype.value_or(config.gpu_dtype()), kv_dtype = options.kv_cache_dtype.value_or(dtype);
-  if (kv_dtype != dtype && kv_dtype != DType::kI8)
-    return unsupported(std::string("kv-cache-dtype ") + dtype_name(kv_dtype) +
-                       ": on a GPU the KV cache is int8 or has the dtype of the activations, here " +
+  const bool has_scales = kv_dtype == DType::kI8 || kv_dtype == DType::kF8;
+  const std::string kv_flag = std::string("kv-cache-dtype ") + dtype_name(kv_dtype);
+  if (kv_dtype != dtype && !has_scales)
+    return unsupported(kv_flag + ": on a GPU the KV cache is int8, fp8 or has the dtype of the activations, here " +
                        dtype_name(dtype));
-  if (kv_dtype == DType::kI8 && (config.has_latent() || config.heads_differ()))
-    return unsupported("kv-cache-dtype int8: on a GPU not with model_type \"" + config.model_type +
+  if (has_scales && (config.has_latent() || config.heads_differ()))
+    return unsupported(kv_flag + ": on a GPU not with model_type \"" + config.model_type +
                        "\", whose cache holds latents, or heads that differ by layer; leave it out");
   if (options.pooling) return unsupported("vectors and scores of labels are computed on a CPU only; use --device cpu");
   if (options.cpu.quantization == Quantization::kInt4 && dtype == DType::kF32)

@@ -67,10 +67,12 @@ TEST_CASE("deterministic: also with windows, soft cap, ALiBi and sinks") {
   check_invariance<__nv_bfloat16>(c, 150, 11);
 }
 
-TEST_CASE("deterministic: also over int8 keys and values") {
+TEST_CASE("deterministic: also over int8 and e4m3 keys and values") {
   for (AttentionCase c : {make_case(4, 2, 64), make_case(7, 1, 128, 32), make_case(3, 1, 80)}) {
-    c.shape.int8_kv = true;
-    check_invariance<__nv_bfloat16>(c, 140, 13);
+    for (const KvCode code : {KvCode::kInt8, KvCode::kFp8}) {
+      c.shape.kv_code = code;
+      check_invariance<__nv_bfloat16>(c, 140, 13);
+    }
   }
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/cuda/paged_attention_shared.h"
 #include "tests/support/device_array.h"
 #include "tests/support/kernel_support.h"
+#include "tests/support/kv_bytes.h"
 
 namespace llmb::cuda {
 
@@ -64,13 +65,19 @@ std::vector<float> random_values(int64_t n, uint32_t seed, float scale) {
   return values;
 }
 
-// Makes of each vector of `dim` a power of two times whole numbers up to 127, of which one is: int8 holds it exactly.
-inline void round_to_int8(int32_t dim, std::vector<float>* values) {
+inline DType dtype_of(KvCode code) { return code == KvCode::kInt8 ? DType::kI8 : DType::kF8; }
+
+// Makes of each vector of `dim` a power of two times numbers of the code, of which one is the largest: bytes hold it
+// exactly.
+inline void round_to_code(KvCode code, int32_t dim, std::vector<float>* values) {
+  const float largest = code == KvCode::kInt8 ? 127 : 448, unit = code == KvCode::kInt8 ? 0x1p-6f : 0x1p-8f;
   for (size_t begin = 0; begin < values->size(); begin += static_cast<size_t>(dim)) {
     const std::span x = std::span(*values).subspan(begin, static_cast<size_t>(dim));
-    const float scale = begin % 3 == 0 ? 0x1p-5f : 0x1p-6f;
-    for (float& v : x) v = std::clamp(std::round(v / scale), -127.0f, 127.0f) * scale;
-    x[begin % x.size()] = 127 * scale;
+    const float scale = begin % 3 == 0 ? 2 * unit : unit;
+    for (float& v : x) v = std::clamp(v, -largest * scale, largest * scale);
+    x[begin % x.size()] = largest * scale;
+    const std::vector<float> stored = test::as_stored(dtype_of(code), x);
+    std::copy(stored.begin(), stored.end(), x.begin());
   }
 }
 
@@ -78,7 +85,10 @@ template <class T>
 SequenceData make_sequence(const AttentionCase& c, int32_t length, uint32_t seed) {
   SequenceData data = {random_values<T>(length * c.q_size(), seed, 1.5f), random_values<T>(length * c.kv_size(), seed + 1000, 1.5f),
                        random_values<T>(length * c.kv_size(), seed + 2000, 1)};
-  if (c.shape.int8_kv) round_to_int8(c.shape.head_dim, &data.k), round_to_int8(c.shape.head_dim, &data.v);
+  const KvCode code = c.shape.kv_code;
+  if (code == KvCode::kNone) return data;
+  round_to_code(code, c.shape.head_dim, &data.k);
+  round_to_code(code, c.shape.head_dim, &data.v);
   return data;
 }
 
@@ -143,18 +153,18 @@ struct AttentionInputs {
   }
 };
 
-// A pool of keys or values as int8: what was not written has NaN for its scale.
-struct Int8Pool {
+// A pool of keys or values as bytes, whose bits are those of int8_t: what was not written has NaN for its scale.
+struct ScaledPool {
   template <class T>
-  Int8Pool(const AttentionCase& c, const std::vector<T>& pool) {
+  ScaledPool(const AttentionCase& c, const std::vector<T>& pool) {
     const auto dim = static_cast<size_t>(c.shape.head_dim);
+    std::vector<float> x(dim);
     for (size_t row = 0; row < pool.size(); row += dim) {
-      float max = 0;
-      for (size_t i = row; i < row + dim; ++i) max = std::max(max, std::fabs(to_float(pool[i])));
-      const bool is_written = std::isfinite(to_float(pool[row]));
-      scales.push_back(is_written ? max / 127 : std::nanf(""));
-      for (size_t i = row; i < row + dim; ++i)
-        values.push_back(is_written ? static_cast<int8_t>(std::round(to_float(pool[i]) / scales.back())) : int8_t{-128});
+      for (size_t i = 0; i < dim; ++i) x[i] = to_float(pool[row + i]);
+      const bool is_written = std::isfinite(x[0]);
+      const test::ByteRow rounded = test::round_to_bytes(dtype_of(c.shape.kv_code), x);
+      scales.push_back(is_written ? rounded.scale : std::nanf(""));
+      for (const uint8_t byte : rounded.bytes) values.push_back(is_written ? static_cast<int8_t>(byte) : int8_t{-128});
     }
   }
   std::vector<int8_t> values;
@@ -165,29 +175,32 @@ struct Int8Pool {
 template <class T>
 struct KvOnDevice {
   KvOnDevice(const AttentionCase& c, const AttentionInputs<T>& in)
-      : is_int8(c.shape.int8_kv),
-        k_int8(c, is_int8 ? in.k : std::vector<T>()),
-        v_int8(c, is_int8 ? in.v : std::vector<T>()),
+      : code(c.shape.kv_code),
+        k_scaled(c, code != KvCode::kNone ? in.k : std::vector<T>()),
+        v_scaled(c, code != KvCode::kNone ? in.v : std::vector<T>()),
         k(in.k),
         v(in.v),
-        k_bytes(k_int8.values),
-        v_bytes(v_int8.values),
-        k_scales(k_int8.scales),
-        v_scales(v_int8.scales) {}
+        k_bytes(k_scaled.values),
+        v_bytes(v_scaled.values),
+        k_scales(k_scaled.scales),
+        v_scales(v_scaled.scales) {}
   void attend(const T* qkv, int64_t stride, T* out, const BlockId* ids, const AttentionWork& work,
               const AttentionParams& params) {
     const T* const values = params.shape.latent_dim > 0 ? k.data() : v.data();
-    if (!is_int8) return paged_attention<T>(qkv, stride, out, k.data(), values, ids, work, params, nullptr);
+    if (code == KvCode::kNone)
+      return paged_attention<T>(qkv, stride, out, k.data(), values, ids, work, params, nullptr);
     const Int8Kv kv{k_bytes.data(), v_bytes.data(), k_scales.data(), v_scales.data()};
-    paged_attention<T>(qkv, stride, out, kv, ids, work, params, nullptr);
+    if (code == KvCode::kInt8) return paged_attention<T>(qkv, stride, out, kv, ids, work, params, nullptr);
+    const Fp8Kv fp8{reinterpret_cast<E4m3*>(kv.k), reinterpret_cast<E4m3*>(kv.v), kv.k_scales, kv.v_scales};
+    paged_attention<T>(qkv, stride, out, fp8, ids, work, params, nullptr);
   }
   bool are_unchanged(const AttentionInputs<T>& in) const {
-    return k.holds(in.k) && v.holds(in.v) && k_bytes.holds(k_int8.values) && v_bytes.holds(v_int8.values) &&
-           k_scales.holds(k_int8.scales) && v_scales.holds(v_int8.scales);
+    return k.holds(in.k) && v.holds(in.v) && k_bytes.holds(k_scaled.values) && v_bytes.holds(v_scaled.values) &&
+           k_scales.holds(k_scaled.scales) && v_scales.holds(v_scaled.scales);
   }
 
-  bool is_int8;
-  Int8Pool k_int8, v_int8;
+  KvCode code;
+  ScaledPool k_scaled, v_scaled;
   test::DeviceArray<T> k, v;
   test::DeviceArray<int8_t> k_bytes, v_bytes;
   test::DeviceArray<float> k_scales, v_scales;

@@ -95,13 +95,15 @@ TEST_CASE("deterministic: the bits of each sequence by itself, head sizes, group
   check_same_bits<bf16>(make_case(16, 1, 80), 16);
 }
 
-TEST_CASE("deterministic: also over int8 keys and values") {
-  AttentionCase c = make_case(4, 2, 64);
-  c.shape.int8_kv = true;
-  check_same_bits<bf16>(c, 12);
-  c = make_case(7, 1, 128, 32);
-  c.shape.int8_kv = true;
-  check_same_bits<__half>(c, 7);
+TEST_CASE("deterministic: also over int8 and e4m3 keys and values") {
+  for (const KvCode code : {KvCode::kInt8, KvCode::kFp8}) {
+    AttentionCase c = make_case(4, 2, 64);
+    c.shape.kv_code = code;
+    check_same_bits<bf16>(c, 12);
+    c = make_case(7, 1, 128, 32);
+    c.shape.kv_code = code;
+    check_same_bits<__half>(c, 7);
+  }
 }
 
 TEST_CASE("deterministic: also with soft cap, ALiBi and sinks") {

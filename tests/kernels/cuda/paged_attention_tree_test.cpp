@@ -129,12 +129,14 @@ void check_tree(AttentionCase c, const std::vector<int32_t>& contexts) {
 TEST_CASE("a row of a tree sees its ancestors alone, with the bits of a chain where runs are deterministic") {
   check_tree<__nv_bfloat16>(make_case(4, 2, 64), {0, 1, 15, 59, 64, 130});
   check_tree<__half>(make_case(7, 1, 128, 8), {3, 57});
-  AttentionCase int8 = make_case(4, 2, 64);
-  int8.shape.int8_kv = true;
-  check_tree<__nv_bfloat16>(int8, {1, 15, 64, 130});
-  int8 = make_case(4, 2, 20, 5);
-  int8.shape.int8_kv = true;
-  check_tree<float>(int8, {1, 33});
+  for (const KvCode code : {KvCode::kInt8, KvCode::kFp8}) {
+    AttentionCase c = make_case(4, 2, 64);
+    c.shape.kv_code = code;
+    check_tree<__nv_bfloat16>(c, {1, 15, 64, 130});
+    c = make_case(4, 2, 20, 5);
+    c.shape.kv_code = code;
+    check_tree<float>(c, {1, 33});
+  }
   check_tree<__nv_bfloat16>(make_case(2, 1, 256, 32), {28, 40});
   check_tree<__nv_bfloat16>(make_case(3, 3, 80), {62});
   check_tree<float>(make_case(4, 2, 24, 5), {0, 4, 30, 77});

@@ -1,4 +1,4 @@
-// rope_and_kv_write into an int8 pool: the CPU's bytes and scales of the numbers that an fp32 pool gets.
+// rope_and_kv_write into a pool of int8 or e4m3: the CPU's bytes and scales of the numbers that an fp32 pool gets.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -46,19 +46,24 @@ std::vector<T> run(const Case& c, Pools... pools) {
   return qkv.download();
 }
 
-struct Int8Arrays {
-  explicit Int8Arrays(const Case& c)
+template <class Code>
+struct ScaledArrays {
+  explicit ScaledArrays(const Case& c)
       : k(c.num_vectors() * static_cast<size_t>(c.shape.head_dim)),
         v(k.size()),
         k_scales(c.num_vectors()),
         v_scales(c.num_vectors()) {}
-  Int8Kv kv() { return {k.data(), v.data(), k_scales.data(), v_scales.data()}; }
-  DeviceArray<int8_t> k, v;
+  ScaledKv<Code> kv() { return {k.data(), v.data(), k_scales.data(), v_scales.data()}; }
+  DeviceArray<Code> k, v;
   DeviceArray<float> k_scales, v_scales;
 };
 
+uint8_t bits_of(int8_t code) { return static_cast<uint8_t>(code); }
+uint8_t bits_of(E4m3 code) { return code.bits; }
+
 bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
+template <class Code>
 void check_equals_cpu(const Case& c) {
   const RopeShape& s = c.shape;
   CAPTURE(s.head_dim);
@@ -67,15 +72,15 @@ void check_equals_cpu(const Case& c) {
   DeviceArray<float> k(c.num_vectors() * dim), v(k.size());
   const std::vector<float> q = run<float>(c, k.data(), v.data());
   const std::vector<float> rotated = k.download(), values = v.download();
-  Int8Arrays int8(c);
-  const std::vector<float> q_beside_int8 = run<float>(c, int8.kv());
-  CHECK(q_beside_int8.size() == q.size());
-  for (size_t i = 0; i < q.size(); ++i) REQUIRE(same(q_beside_int8[i], q[i]));
-  for (const auto* array : {&int8.k, &int8.v}) CHECK(array->check_guards());
-  for (const auto* array : {&int8.k_scales, &int8.v_scales}) CHECK(array->check_guards());
-  const auto k_bytes = int8.k.download(), v_bytes = int8.v.download();
-  const auto k_scales = int8.k_scales.download(), v_scales = int8.v_scales.download();
-  cpu::KvCacheView view{nullptr, DType::kI8, s.block_size, 1, s.head_dim};
+  ScaledArrays<Code> scaled(c);
+  const std::vector<float> q_beside_codes = run<float>(c, scaled.kv());
+  CHECK(q_beside_codes.size() == q.size());
+  for (size_t i = 0; i < q.size(); ++i) REQUIRE(same(q_beside_codes[i], q[i]));
+  for (const auto* array : {&scaled.k, &scaled.v}) CHECK(array->check_guards());
+  for (const auto* array : {&scaled.k_scales, &scaled.v_scales}) CHECK(array->check_guards());
+  const auto k_bytes = scaled.k.download(), v_bytes = scaled.v.download();
+  const auto k_scales = scaled.k_scales.download(), v_scales = scaled.v_scales.download();
+  cpu::KvCacheView view{nullptr, kCodeOf<Code> == KvCode::kInt8 ? DType::kI8 : DType::kF8, s.block_size, 1, s.head_dim};
   for (const int32_t slot : c.slots) {
     if (slot < 0) continue;
     for (int32_t head = 0; head < s.num_kv_heads; ++head) {
@@ -89,44 +94,43 @@ void check_equals_cpu(const Case& c) {
       CHECK(same(v_scales[at], view.scales(0, 0)[s.block_size + offset]));
       if (std::isnan(k_scales[at])) continue;  // the bytes mean nothing
       for (size_t i = 0; i < dim; ++i) {
-        REQUIRE(k_bytes[at * dim + i] ==
-                static_cast<int8_t>(view.keys(0, 0)[static_cast<int64_t>(i) * s.block_size + offset]));
-        REQUIRE(v_bytes[at * dim + i] == static_cast<int8_t>(view.values(0, 0)[static_cast<size_t>(offset) * dim + i]));
+        REQUIRE(bits_of(k_bytes[at * dim + i]) == view.keys(0, 0)[static_cast<int64_t>(i) * s.block_size + offset]);
+        REQUIRE(bits_of(v_bytes[at * dim + i]) == view.values(0, 0)[static_cast<size_t>(offset) * dim + i]);
       }
     }
   }
 }
 
-TEST_CASE("bytes and scales are the CPU's, q is rotated as without int8") {
+TEST_CASE_TEMPLATE("bytes and scales are the CPU's, q is rotated as without them", Code, int8_t, E4m3) {
   for (const RopeShape& shape : {RopeShape{8, 2, 64, 64, 16},
                                  {3, 1, 10, 10, 8},
                                  {2, 2, 80, 32, 16},
                                  {1, 1, 256, 0, 8},
                                  {40, 40, 40, 40, 8},
                                  {2, 1, 5, 2, 8}})
-    check_equals_cpu(Case(shape));
+    check_equals_cpu<Code>(Case(shape));
 }
 
-TEST_CASE("what is not finite has a scale of NaN; what is tiny is zero") {
+TEST_CASE_TEMPLATE("what is not finite has a scale of NaN; what is tiny is zero", Code, int8_t, E4m3) {
   Case c({1, 1, 16, 16, 8});
   c.qkv[16 + 3] = std::numeric_limits<float>::infinity();        // token 0's key
   c.qkv[48 + 32] = std::numeric_limits<float>::quiet_NaN();      // token 1's value
   for (int i = 0; i < 32; ++i) c.qkv[2 * 48 + 16 + i] = 1e-33f;  // token 2's key and value
-  check_equals_cpu(c);
+  check_equals_cpu<Code>(c);
 }
 
-TEST_CASE("a slot that no token has keeps its bytes; 16-bit q is rotated as without int8") {
+TEST_CASE_TEMPLATE("a slot without a token keeps its bytes; 16-bit q is rotated as without them", Code, int8_t, E4m3) {
   const Case c({4, 2, 64, 64, 16});
-  Int8Arrays int8(c);
+  ScaledArrays<Code> scaled(c);
   DeviceArray<__nv_bfloat16> k(c.num_vectors() * 64), v(k.size());
-  const auto expected = run<__nv_bfloat16>(c, k.data(), v.data()), actual = run<__nv_bfloat16>(c, int8.kv());
+  const auto expected = run<__nv_bfloat16>(c, k.data(), v.data()), actual = run<__nv_bfloat16>(c, scaled.kv());
   CHECK(std::memcmp(actual.data(), expected.data(), actual.size() * sizeof(__nv_bfloat16)) == 0);
-  const auto scales = int8.k_scales.download();
-  const auto bytes = int8.v.download();
+  const auto scales = scaled.k_scales.download();
+  const auto bytes = scaled.v.download();
   size_t num_written = 0;
   for (size_t i = 0; i < scales.size(); ++i) {
     if (!std::isnan(scales[i])) ++num_written;
-    else CHECK(bytes[i * 64] == -1);
+    else CHECK(bits_of(bytes[i * 64]) == 0xff);
   }
   CHECK(num_written == 4 * 2);
 }
