@@ -113,9 +113,12 @@ FoundTokens TokenMasks::collect(ExprId expr, int32_t deeper_than) {
 bool TokenMasks::find_near(ExprId expr, ExprTokens* tokens) {
   constexpr int64_t kShare = 4;  // of the nodes that the other one took, where looking for differences is given up
   const std::vector<TokenId>& all = vocabulary_.tokens();
-  for (size_t i = near_.size(); i-- > 0;) {
+  for (size_t i = near_.size(); i-- > 0 && spare_nodes_ > 0;) {
     FoundTokens added, removed;
-    if (!walk_.find_difference(near_[i].expr, expr, near_[i].num_nodes / kShare, &added, &removed)) continue;
+    const int64_t most = std::min(near_[i].num_nodes / kShare, spare_nodes_);
+    const bool is_near = walk_.find_difference(near_[i].expr, expr, most, &added, &removed);
+    spare_nodes_ += (is_near ? near_[i].num_nodes : 0) - walk_.num_nodes();
+    if (!is_near) continue;
     *tokens = *near_[i].tokens;
     for (const FoundTokens::Span span : removed.spans)
       for (int32_t t = span.begin; t < span.end; ++t) clear_bit(&tokens->bits, all[t]);

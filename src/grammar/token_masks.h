@@ -61,6 +61,8 @@ class TokenMasks {
     int64_t num_nodes = 0;                     // that were looked at for them
   };
   std::vector<Near> near_;  // the last few
+  // That looking for differences may still look at in vain: it goes on as long as it pays.
+  int64_t spare_nodes_ = 1000;
   std::unordered_map<ExprId, std::shared_ptr<const ExprTokens>> by_expr_;
   size_t by_expr_bytes_ = 0;  // of those that are not shared
   std::unordered_map<Configuration, std::shared_ptr<const Mask>, ConfigurationHash> by_configuration_;
