@@ -101,6 +101,66 @@ TEST_CASE("reasoning that the prompt opens takes its budget and not a token more
   CHECK(stable_output(read_file(dir.file("out.jsonl"))) == stable_output(reference.out));
 }
 
+TEST_CASE("behind the budget of a chat or responses line stands the end tag, then what its schema asks for") {
+  const TemplateFile file;
+  const int num_end = static_cast<int>(num_end_tokens(file));
+  const Json schema = Json::parse(R"({"type": "object", "additionalProperties": false, "required": ["sum", "sure"],
+      "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 199}, "sure": {"type": "boolean"}}})");
+  std::string input;
+  for (int i = 0; i < 20; ++i) {
+    Json body = {{"model", "m"}, {"thinking_token_budget", i % 7}, {"seed", i}, {"temperature", i % 3 * 0.5}};
+    const Json form = {{"name", "sum"}, {"strict", true}, {"schema", schema}};
+    const std::string question = "What is 70 + " + std::to_string(i) + "?";
+    if (i % 2 == 0) {
+      body.update({{"max_tokens", 90}, {"n", 1 + i % 3}, {"response_format", {{"type", "json_schema"}, {"json_schema", form}}}});
+      body["messages"] = {{{"role", "user"}, {"content", question}}};
+    } else {
+      body.update({{"max_output_tokens", 90}, {"input", question}, {"text", {{"format", form}}}});
+      body["text"]["format"]["type"] = "json_schema";
+      if (i % 4 == 1) body["reasoning"] = {{"effort", i % 8 == 1 ? "none" : "high"}};
+    }
+    input += Json{{"custom_id", std::to_string(i)}, {"method", "POST"}, {"body", body},
+                  {"url", i % 2 == 0 ? "/v1/chat/completions" : "/v1/responses"}}.dump() + "\n";
+  }
+  const ProcessResult reference = run_llm_batch(file.with({"--batching", "none", "--max-model-len", "160"}), input);
+  REQUIRE_MESSAGE(reference.exit_code == 0, reference.err);
+  const auto check_form = [](const std::string& text) {
+    const Json answer = Json::parse(text, nullptr, false);
+    CHECK_MESSAGE((answer.is_object() && answer.size() == 2 && answer["sum"].is_number_integer() && answer["sum"] >= 0 &&
+                   answer["sum"] <= 199 && answer["sure"].is_boolean()), text);
+  };
+  int num_whole = 0, num_bounded = 0;
+  for (const Json& record : parse_lines(reference.out)) {
+    const int i = std::stoi(record["custom_id"].get<std::string>());
+    const Json& body = record["response"]["body"];
+    for (const Json& choice : body.value("choices", Json::array())) {
+      CHECK(choice["message"].contains("reasoning_content"));
+      if (choice["finish_reason"] == "stop") ++num_whole, check_form(choice["message"]["content"]);
+    }
+    if (!body.contains("output")) continue;
+    const int num_reasoning = body["usage"]["output_tokens_details"]["reasoning_tokens"];
+    CHECK(num_reasoning <= (i % 8 == 1 ? 0 : i % 7 + num_end));
+    num_bounded += i % 8 != 1 && num_reasoning == i % 7 + num_end;
+    CHECK(body["output"].size() == (i % 8 == 1 ? 1 : 2));
+    if (body["status"] == "completed") ++num_whole, check_form(body["output"].back()["content"][0]["text"]);
+  }
+  CHECK(num_whole >= 20);
+  CHECK(num_bounded >= 5);
+  const std::vector<std::vector<std::string>> schedules = {
+      {}, {"--max-num-seqs", "3", "--max-num-batched-tokens", "7"}, {"--num-gpu-blocks-override", "16"},
+      {"--speculative", "lookup"}, {"--speculative", "none", "--threads", "1"}, {"--workers", "2"}};
+  for (std::vector<std::string> schedule : schedules) {
+    schedule.insert(schedule.end(), {"--max-model-len", "160"});
+    const ProcessResult result = run_llm_batch(file.with(schedule), input);
+    CHECK_MESSAGE(result.exit_code == 0, result.err);
+    CHECK(stable_output(result.out) == stable_output(reference.out));
+  }
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), input);
+  CHECK(run_killed(file.with({dir.file("in.jsonl"), "-o", dir.file("out.jsonl"), "--max-num-seqs", "4", "--max-model-len", "160"}), 10) > 0);
+  CHECK(stable_output(read_file(dir.file("out.jsonl"))) == stable_output(reference.out));
+}
+
 TEST_CASE("with a budget of b the end tag's tokens are b + 1 and the following of the answer") {
   const TemplateFile file;
   const size_t num_end = num_end_tokens(file);

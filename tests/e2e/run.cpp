@@ -54,8 +54,9 @@ std::string stable_output(const std::string& text) {
   std::string out;
   for (auto& record : records) {
     record.erase("metrics");
-    if (record.contains("response") && record["response"]["body"].contains("created"))
-      record["response"]["body"].erase("created");
+    for (const char* begun : {"created", "created_at"})
+      if (record.contains("response") && record["response"]["body"].contains(begun))
+        record["response"]["body"].erase(begun);
     out += record.dump() + "\n";
   }
   return out;
