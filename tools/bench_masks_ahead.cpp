@@ -89,14 +89,15 @@ double run(std::vector<Row>* rows, const std::shared_ptr<const grammar::Vocabula
   MaskAhead ahead(num_threads);
   double waited_ms = 0;
   int num_steps = 0;
-  std::vector<MaskWorkers::Row> running;
+  std::vector<MaskAhead::Row> running;
   while (true) {
     running.clear();
     for (Row& row : *rows)
       if (row.next < row.tokens.size()) running.push_back({row.form.get(), row.state.get()});
     if (running.empty()) break;
     const double begin_ms = clock.now_ms();
-    for (const MaskWorkers::Row& row : running) row.state->allowed();
+    for (Row& row : *rows)
+      if (row.next < row.tokens.size()) row.state->allowed();
     waited_ms += clock.now_ms() - begin_ms;
     ++num_steps;
     ahead.begin(running);

@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "core/draft_counts.h"
 #include "core/model_config.h"
 #include "core/step_plan.h"
 #include "model/adapter_library.h"
@@ -67,7 +68,7 @@ inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const 
   for (const SampleGroup& group : plan.groups)
     if (group.mode == SampleMode::kScore && !info.scores_prompts) return internal_error("plan scores a prompt");
   for (const SampleGroup& group : plan.groups)
-    if (group.mode == SampleMode::kVerify && group.num_rows() - 1 > info.max_drafts_per_group)
+    if (group.mode == SampleMode::kVerify && num_guesses(plan, group) > info.max_drafts_per_group)
       return internal_error("plan has too many drafts in a group");
   for (const StepEntry& entry : plan.entries) {
     const bool has_slot = entry.state_slot >= 0 && entry.state_slot < info.num_state_slots;

@@ -217,11 +217,17 @@ void Engine::find_masks() {
 // Behind tokens that the oldest step in flight may give.
 void Engine::begin_masks_ahead() {
   if (!mask_ahead_.is_used()) return;
-  mask_rows_.clear();
+  std::vector<MaskAhead::Row> rows;
   const StepPlan& plan = plans_[num_finished_ % kMaxAlternatingPlans];
-  for (const SampleGroup& group : plan.groups)
-    if (plan.sample_rows[group.row_begin].mask >= 0) add_mask_row(group.seq);
-  mask_ahead_.begin(mask_rows_);
+  for (const SampleGroup& group : plan.groups) {
+    const Sequence* const sequence = scheduler_.find(group.seq);
+    if (plan.sample_rows[group.row_begin].mask < 0 || sequence == nullptr || sequence->constraint == nullptr) continue;
+    const int32_t first_draft = plan.sample_rows[group.row_begin].token_row + 1;
+    const int32_t num_drafts = is_tree(plan, group) ? 0 : group.num_rows() - 1;
+    rows.push_back({sequence->request->constraint.get(), sequence->constraint.get(),
+                    std::span(plan.tokens).subspan(first_draft, num_drafts)});
+  }
+  mask_ahead_.begin(rows);
 }
 
 // Where layers have windows a plan ahead may write to blocks that a prompt's end gave back, and that are yet to be read.

@@ -42,15 +42,18 @@ MaskAhead::~MaskAhead() {
   thread_.join();
 }
 
-void MaskAhead::begin(std::span<const MaskWorkers::Row> rows) {
+void MaskAhead::begin(std::span<const Row> rows) {
   constexpr size_t kMostTokens = 8;
   if (!is_used() || rows.empty()) return;
   tokens_ = frequent_.best(kMostTokens);
   if (tokens_.empty()) return;
   rows_.clear();
-  for (const MaskWorkers::Row& row : rows) rows_.push_back({row.form, row.state->clone()});
+  for (const Row& row : rows) {
+    const Followed& followed = rows_.emplace_back(row.form, row.state->clone());
+    for (const TokenId draft : row.drafts) followed.state->advance(draft);
+  }
   std::stable_sort(rows_.begin(), rows_.end(),
-                   [](const Row& a, const Row& b) { return std::less<>()(a.form, b.form); });
+                   [](const Followed& a, const Followed& b) { return std::less<>()(a.form, b.form); });
   forms_.clear();
   for (size_t i = 0; i < rows_.size(); ++i)
     if (i == 0 || rows_[i].form != rows_[i - 1].form) forms_.push_back(i);

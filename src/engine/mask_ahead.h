@@ -16,7 +16,6 @@
 #include "base/thread_pool.h"
 #include "core/token_constraint.h"
 #include "core/types.h"
-#include "engine/mask_workers.h"
 
 namespace llmb {
 
@@ -38,6 +37,12 @@ class FrequentTokens {
 // Driven by one thread. Its own threads hold clones of states only between begin() and end().
 class MaskAhead {
  public:
+  struct Row {
+    const TokenConstraint* form = nullptr;
+    const ConstraintState* state = nullptr;
+    std::span<const TokenId> drafts = {};  // a chain, which the form allows behind the state
+  };
+
   // num_threads: of its own, 0: it does nothing. They are started by the first begin().
   explicit MaskAhead(int num_threads) : num_threads_(num_threads) {}
   ~MaskAhead();
@@ -45,17 +50,18 @@ class MaskAhead {
 
   // A row got the token.
   void add(TokenId token) { frequent_.add(token); }
-  // A step runs; the rows' states wait for a token of it. REQUIRES: end() since the last begin()
-  void begin(std::span<const MaskWorkers::Row> rows);
+  // A step runs; the rows' states wait for its tokens: for each draft that it verifies, as far as these are right, and
+  // for one more. REQUIRES: end() since the last begin()
+  void begin(std::span<const Row> rows);
   // The step has ended. Returns once the masks that are being worked out are there: nobody works on others.
   void end();
 
   int64_t num_masks() const { return num_masks_; }  // that were asked for, in all
 
  private:
-  struct Row {
+  struct Followed {
     const TokenConstraint* form = nullptr;
-    std::unique_ptr<ConstraintState> state;
+    std::unique_ptr<ConstraintState> state;  // behind the drafts
   };
 
   void run();
@@ -63,7 +69,7 @@ class MaskAhead {
 
   const int num_threads_;
   FrequentTokens frequent_;
-  std::vector<Row> rows_;  // those of a form side by side, as they share a lock
+  std::vector<Followed> rows_;  // those of a form side by side, as they share a lock
   std::vector<size_t> forms_;  // where each form's rows begin
   std::vector<TokenId> tokens_;
   std::atomic<bool> is_over_ = true;

@@ -14,6 +14,9 @@ namespace {
 // For all sequences: a step with more drafts than this costs about as much as the steps that they save.
 constexpr int32_t kMaxStepDrafts = 64;
 
+// Tokens of a step that forms leave no choice of, one sequence with another.
+constexpr int64_t kForcedPerSequence = 4;
+
 WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
   WorkerOptions options;
   options.device = model.device.name;
@@ -42,9 +45,12 @@ WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
     options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(most, kMaxStepDrafts));
     options.load.max_num_drafts = options.scheduler.max_num_drafts;
     options.scheduler.allows_trees = o.speculation.has_trees() && o.decode_context_parallel_size == 1;
-  } else if (model.device.kind != DeviceKind::kCuda) {
-    // For tokens that a form leaves no choice of. On a GPU they would make every recorded step larger.
-    options.scheduler.max_num_drafts = options.load.max_num_drafts = kMaxStepDrafts;
+  } else {
+    // For tokens that a form leaves no choice of, a few for each sequence. Nothing is guessed.
+    const int64_t wanted = std::max<int64_t>(kMaxStepDrafts, kForcedPerSequence * o.scheduler.max_num_seqs);
+    options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(wanted, o.scheduler.max_num_batched_tokens));
+    options.load.max_num_drafts = options.scheduler.max_num_drafts;
+    options.load.max_drafts_per_group = 0;
   }
   options.load.verifies_trees = options.scheduler.allows_trees;
   options.load.adapters = model.files.adapters;

@@ -1,23 +1,13 @@
 #include "scheduler/constrained_drafts.h"
 
-#include <bit>
 #include <optional>
-#include <span>
 #include <utility>
+
+#include "core/draft_counts.h"
 
 namespace llmb {
 
 namespace {
-
-std::optional<TokenId> only_token(std::span<const uint32_t> mask) {
-  std::optional<TokenId> token;
-  for (size_t word = 0; word < mask.size(); ++word) {
-    if (mask[word] == 0) continue;
-    if (token || !std::has_single_bit(mask[word])) return std::nullopt;
-    token = static_cast<TokenId>(word * 32) + std::countr_zero(mask[word]);
-  }
-  return token;
-}
 
 bool is_chain(const Drafts& drafts) {
   for (int32_t draft = 0; draft < drafts.size(); ++draft)
@@ -27,7 +17,7 @@ bool is_chain(const Drafts& drafts) {
 
 }  // namespace
 
-DraftStates constrain_drafts(const Sequence& sequence, int32_t max_drafts, Drafts* drafts, int32_t* num_forced) {
+DraftStates constrain_drafts(const Sequence& sequence, ChainLimits limits, Drafts* drafts, int32_t* num_forced) {
   Drafts allowed;
   DraftStates states;
   const bool is_tree = !is_chain(*drafts);
@@ -48,6 +38,7 @@ DraftStates constrain_drafts(const Sequence& sequence, int32_t max_drafts, Draft
     add(parent, token);
   }
   *num_forced = 0;
+  const int32_t max_drafts = allowed.size() > 0 ? limits.guesses : limits.rows;
   while (!is_tree && allowed.size() < max_drafts) {
     const std::optional<TokenId> token = only_token(state_at(allowed.size() - 1)->allowed());
     if (!token || sequence.is_ending_token(*token)) break;

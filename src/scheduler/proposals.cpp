@@ -44,15 +44,17 @@ void Scheduler::propose(Sequence* sequence, Spare* spare) {
   const int64_t num_slots = sequence->blocks.capacity_tokens() + spare->blocks / num_groups * config_.block_size - end;
   const int64_t num_givable =  // and one token more
       int64_t{sequence->max_new_tokens} - sequence->num_output_tokens() - sequence->max_unseen_tokens() - 1;
-  const auto max_drafts = static_cast<int32_t>(std::min(
-      {num_slots, num_givable, int64_t{spare->tokens}, int64_t{num_spare_rows_}, int64_t{config_.max_drafts_per_group}}));
-  if (max_drafts <= 0) return;
-  if (proposer_ != nullptr) proposer_->propose(*sequence, max_drafts, &drafts_);
+  ChainLimits limits;
+  limits.rows = static_cast<int32_t>(
+      std::min({num_slots, num_givable, int64_t{spare->tokens}, int64_t{num_spare_rows_}}));
+  if (limits.rows <= 0) return;
+  limits.guesses = std::min(limits.rows, config_.max_drafts_per_group);
+  if (proposer_ != nullptr && limits.guesses > 0) proposer_->propose(*sequence, limits.guesses, &drafts_);
   LLMB_CHECK_MSG(drafts_.is_valid(), "a draft whose parent is not a draft before it");
-  drafts_.keep_first(max_drafts);
+  drafts_.keep_first(limits.guesses);
   if (!config_.allows_trees) drafts_.keep_chain();
   if (sequence->constraint != nullptr)
-    draft_states_ = constrain_drafts(*sequence, max_drafts, &drafts_, &num_forced_drafts_);
+    draft_states_ = constrain_drafts(*sequence, limits, &drafts_, &num_forced_drafts_);
   const int32_t num_blocks = sequence->blocks.num_blocks();
   LLMB_CHECK(sequence->blocks.grow_to(int64_t{end} + drafts_.size(), &allocator_));
   spare->blocks -= (sequence->blocks.num_blocks() - num_blocks) * num_groups;

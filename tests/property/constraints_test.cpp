@@ -1,13 +1,11 @@
 // Random workloads in which rows have constraints: the tokens of the unbatched reference, whatever the schedule,
-// preemption, choices, drafts of other rows and steps planned ahead. LLMB_NUM_WORKLOADS raises the count,
+// preemption, choices, drafts, states and steps planned ahead. LLMB_NUM_WORKLOADS raises the count,
 // LLMB_WORKLOAD_SEED replays one.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
-#include <memory>
 
-#include "tests/support/test_rng.h"
-#include "tests/support/toy_constraint.h"
+#include "tests/support/constrained_workload.h"
 #include "tests/support/workload.h"
 
 namespace llmb::test {
@@ -19,23 +17,6 @@ int64_t from_environment(const char* name, int64_t otherwise) {
   return text ? std::strtoll(text, nullptr, 10) : otherwise;
 }
 
-// Gives about this share of the requests a constraint.
-int32_t constrain(double share, Workload* workload) {
-  TestRng rng(workload->seed ^ 0x636f6e73);
-  int32_t count = 0;
-  for (auto& shared : workload->requests) {
-    if (!rng.chance(share)) continue;
-    auto request = std::make_shared<Request>(*shared);
-    request->params.stop.ignore_eos = false;
-    request->constraint = std::make_shared<ToyConstraint>(workload->seed, workload->model.vocab_size,
-                                                          static_cast<uint32_t>(rng.between(1, 6)),
-                                                          workload->model.eos_token_ids);
-    shared = request;
-    ++count;
-  }
-  return count;
-}
-
 }  // namespace
 
 TEST_CASE("random workloads with constraints: the tokens of the unbatched reference") {
@@ -45,6 +26,8 @@ TEST_CASE("random workloads with constraints: the tokens of the unbatched refere
   int64_t num_constrained = 0, num_preemptions = 0, num_ahead = 0, num_accepted = 0, num_shared_rows = 0, num_stuck = 0;
   for (int64_t i = first_seed; i < first_seed + num_workloads; ++i) {
     Workload workload = random_workload(static_cast<uint64_t>(i), 300);
+    if (i % 7 == 0) give_states(&workload);
+    if (i % 7 == 3) give_open_groups(&workload);
     num_constrained += constrain(i % 2 == 0 ? 1.0 : 0.5, &workload);
     const WorkloadOutcome outcome = run_workload(workload);
     REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);

@@ -9,6 +9,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "model/config_loader.h"
+#include "tests/support/constrained_workload.h"
 #include "tests/support/scheduled_run.h"
 #include "tests/support/scripted_backend.h"
 #include "tests/support/source_dir.h"
@@ -126,10 +127,13 @@ TEST_CASE("random workloads on models with recurrent states give each answer the
   Alone alone(*config, options);
   const int64_t first_seed = from_environment("LLMB_WORKLOAD_SEED", 1);
   const int64_t num_workloads = from_environment("LLMB_NUM_WORKLOADS", std::getenv("LLMB_WORKLOAD_SEED") ? 1 : 250);
-  int64_t num_preemptions = 0, num_ahead = 0, num_shared_rows = 0, num_saved = 0, num_accepted = 0, num_rejected = 0;
+  int64_t num_preemptions = 0, num_ahead = 0, num_shared_rows = 0, num_saved = 0, num_accepted = 0, num_rejected = 0,
+          num_constrained = 0;
   for (int64_t seed = first_seed; seed < first_seed + num_workloads; ++seed) {
     Workload workload = random_workload(static_cast<uint64_t>(seed), config->vocab_size);
     give_states(&workload);
+    workload.model.vocab_size = config->vocab_size;  // of masks
+    if (seed % 3 == 0) num_constrained += constrain(0.7, &workload);
     LoadOptions o = options;
     o.block_size = workload.config.block_size;
     o.num_blocks_override = workload.config.num_blocks;
@@ -155,10 +159,11 @@ TEST_CASE("random workloads on models with recurrent states give each answer the
   MESSAGE(num_workloads << " workloads: " << num_preemptions << " preemptions, " << num_ahead << " steps planned ahead, "
                         << num_shared_rows << " rows sampled for several choices, " << num_saved
                         << " prompt tokens found behind snapshots, " << num_accepted << " drafts accepted, "
-                        << num_rejected << " rejected");
+                        << num_rejected << " rejected, " << num_constrained << " requests with constraints");
   if (num_workloads < 100) return;
   for (const int64_t count : {num_ahead, num_accepted, num_rejected}) CHECK(count > num_workloads);
   for (const int64_t count : {num_preemptions, num_shared_rows, num_saved}) CHECK(count > num_workloads / 20);
+  CHECK(num_constrained > num_workloads / 3);
 }
 
 }  // namespace llmb::test

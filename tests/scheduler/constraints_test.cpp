@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "core/draft_counts.h"
 #include "tests/scheduler/harness.h"
 #include "tests/support/toy_constraint.h"
 
@@ -143,6 +144,41 @@ TEST_CASE("tokens that a constraint leaves no choice of need no steps of their o
   CHECK(h.updates[2].num_drafted_tokens == 0);
   REQUIRE(h.schedule());
   CHECK(h.plan.tokens == std::vector<TokenId>{8, 9});
+}
+
+TEST_CASE("tokens without a choice are no guesses, of which there may be few or none") {
+  FixedProposer proposer;
+  for (const int32_t max_guesses : {0, 2}) {
+    CAPTURE(max_guesses);
+    SchedulerConfig config = config_with_drafts();
+    config.max_drafts_per_group = max_guesses;
+    Harness h(config, &proposer);
+    h.add(scripted_request({{1, 2}, {5}, {6}, {4}, {7, 8}, {9}, {3}, {2}, {1, 2}}));
+    REQUIRE(h.schedule());
+    h.apply(1);
+    REQUIRE(h.schedule());
+    CHECK(h.plan.tokens == std::vector<TokenId>{1, 5, 6, 4});
+    CHECK(num_guesses(h.plan, h.plan.groups[0]) == 0);
+    h.apply_given({{5, 6, 4, 8}});
+    proposer.drafts.tokens = {9, 3, 5};
+    REQUIRE(h.schedule());
+    // A right guess of a token without a choice is none; with guesses the limit is theirs.
+    CHECK(h.plan.tokens == (max_guesses == 0 ? std::vector<TokenId>{8, 9, 3, 2} : std::vector<TokenId>{8, 9, 3}));
+    CHECK(num_guesses(h.plan, h.plan.groups[0]) == 0);
+    proposer.drafts.tokens.clear();
+  }
+  SchedulerConfig config = config_with_drafts();
+  Harness h(config, &proposer);
+  h.add(scripted_request({{1}, {5}, {6, 7}, {4}, {2, 3}}));
+  REQUIRE(h.schedule());
+  h.apply(1);
+  proposer.drafts.tokens = {5, 7};
+  REQUIRE(h.schedule());
+  CHECK(h.plan.tokens == std::vector<TokenId>{1, 5, 7, 4});
+  CHECK(num_guesses(h.plan, h.plan.groups[0]) == 2);  // 7, and 4 behind it
+  std::vector<int32_t> num_drafts;
+  count_drafts(h.plan, &num_drafts);
+  CHECK(num_drafts == std::vector<int32_t>{2});
 }
 
 TEST_CASE("forced tokens end where the answer does, and where there is no room for drafts there are none") {

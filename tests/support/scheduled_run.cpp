@@ -13,6 +13,10 @@ namespace llmb::test {
 namespace {
 
 void take(const StepOutput& o, const SequenceUpdate& update, ScheduledAnswer* answer) {
+  if (update.has_no_choice) {
+    answer->finish = update.finish;
+    return;
+  }
   LLMB_CHECK_MSG(!update.numeric_error, "logits are not finite");
   const int begin = o.top_start.at(update.given), end = o.top_start.at(update.given + 1);
   answer->out.tokens.push_back(update.token);

@@ -12,9 +12,11 @@ namespace llmb::test {
 
 class ToyConstraint : public TokenConstraint {
  public:
-  // About one token in `one_in` is allowed; end tokens are after every third token. Sometimes that is none.
-  ToyConstraint(uint64_t seed, int32_t vocab_size, uint32_t one_in, std::vector<TokenId> end_tokens)
-      : seed_(seed), vocab_size_(vocab_size), one_in_(one_in), end_tokens_(std::move(end_tokens)) {}
+  // About one token in `one_in` is allowed; end tokens are after every third token. Sometimes that is none. Behind such a
+  // token come num_forced that there is no choice of.
+  ToyConstraint(uint64_t seed, int32_t vocab_size, uint32_t one_in, std::vector<TokenId> end_tokens,
+                int64_t num_forced = 0)
+      : seed_(seed), vocab_size_(vocab_size), one_in_(one_in), end_tokens_(std::move(end_tokens)), num_forced_(num_forced) {}
 
   std::unique_ptr<ConstraintState> start() const override { return std::make_unique<State>(*this); }
   size_t num_bytes() const override { return sizeof *this; }
@@ -26,6 +28,11 @@ class ToyConstraint : public TokenConstraint {
 
     std::span<const uint32_t> allowed() override {
       mask_.assign(static_cast<size_t>(form_.vocab_size_ + 31) / 32, 0);
+      if (count_ % (1 + form_.num_forced_) != 0) {
+        const auto token = static_cast<TokenId>(mix(hash_) % static_cast<uint64_t>(form_.vocab_size_));
+        mask_[token / 32] |= 1u << token % 32;
+        return mask_;
+      }
       for (TokenId t = 0; t < form_.vocab_size_; ++t)
         if (mix(hash_ + static_cast<uint64_t>(t)) % form_.one_in_ == 0) mask_[t / 32] |= 1u << t % 32;
       for (const TokenId t : form_.end_tokens_) {
@@ -58,6 +65,7 @@ class ToyConstraint : public TokenConstraint {
   const int32_t vocab_size_;
   const uint32_t one_in_;
   const std::vector<TokenId> end_tokens_;
+  const int64_t num_forced_;
 };
 
 }  // namespace llmb::test

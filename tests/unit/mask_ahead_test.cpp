@@ -33,6 +33,7 @@ class NotingForm final : public TokenConstraint {
         if (form_.fails) throw std::bad_alloc();
         if (form_.delay_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(form_.delay_ms));
         ++form_.num_behind;
+        form_.most_followed = std::max(form_.most_followed.load(), depth_);
         form_.newest = last_;
       }
       return mask_;
@@ -52,13 +53,13 @@ class NotingForm final : public TokenConstraint {
 
   int delay_ms = 0;
   bool fails = false;
-  mutable std::atomic<int> num_behind = 0;
+  mutable std::atomic<int> num_behind = 0, most_followed = 0;
   mutable std::atomic<TokenId> newest = -1;
 };
 
 struct Rows {
   std::vector<std::unique_ptr<ConstraintState>> owned;
-  std::vector<MaskWorkers::Row> all;
+  std::vector<MaskAhead::Row> all;
   void add(const TokenConstraint& form) {
     owned.push_back(form.start());
     all.push_back({&form, owned.back().get()});
@@ -100,6 +101,24 @@ TEST_CASE("tokens that the form allows are followed for each row, whatever the n
       }
       CHECK(forms[0].num_behind == 81 / num_forms);
     }
+}
+
+TEST_CASE("rows that verify drafts are followed behind these") {
+  const NotingForm form;
+  Rows rows;
+  for (int i = 0; i < 3; ++i) rows.add(form);
+  const std::vector<TokenId> drafts = {4, 6, 8};
+  rows.all[1].drafts = drafts;
+  rows.all[2].drafts = std::span(drafts).first(1);
+  MaskAhead ahead(2);
+  ahead.add(2);
+  ahead.begin(rows.all);
+  wait_for(form, 5);
+  ahead.end();
+  CHECK(form.num_behind == 5);     // a token behind each, and two masks behind drafts
+  CHECK(form.most_followed == 4);  // three drafts and a token
+  for (const auto& state : rows.owned) state->allowed();
+  CHECK(form.num_behind == 5);  // the rows' own states stayed where they were
 }
 
 TEST_CASE("nothing is done without threads, rows or tokens") {

@@ -153,7 +153,7 @@ class CudaBackend final : public Backend {
                         : std::string(", ") + quantization_name(options.cpu.quantization) + " weights") +
                    (options.cuda.deterministic ? ", deterministic)" : ")");
     info_.max_plans_in_flight = kMaxPlansInFlight;
-    info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options) : options.max_num_drafts;
+    info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options) : num_recorded_drafts(options_);
     info_.max_best_tokens = kMaxBestTokens;
     info_.verifies_trees = !config.has_states();
     info_.copies_blocks = info_.runs_first_layers = true;
@@ -229,10 +229,11 @@ class CudaBackend final : public Backend {
     const int64_t graph_bytes = std::clamp<int64_t>(free_before - free_device_bytes(), 0, kMostGraphBytes);
     graphs_.clear();
     set_kv_pool(0);
-    const int64_t num_kinds =
-        ops_->stage().num_kinds(options_.max_num_drafts > 0, options_.max_num_drafts > 0 && options_.verifies_trees) +
-        (options_.drafting_layers > 0 ? 1 : 0);
-    const int64_t num_graphs = (options_.adapters ? 4 : 2) * num_kinds * static_cast<int64_t>(buckets().size());
+    const bool has_guesses = num_recorded_drafts(options_) > 0;
+    const int64_t num_kinds = ops_->stage().num_kinds(has_guesses, has_guesses && options_.verifies_trees) +
+                              (options_.drafting_layers > 0 ? 1 : 0);
+    const auto num_sizes = static_cast<int64_t>(graph_sizes(largest_bucket()).size());
+    const int64_t num_graphs = (options_.adapters ? 4 : 2) * num_kinds * num_sizes;
     const int64_t adapter_bytes = options_.adapters ? options_.adapter_bytes : 0;
     const Result<int32_t> num_blocks =
         plan_num_blocks(options_, ops_->kv_layout(0),
@@ -250,17 +251,10 @@ class CudaBackend final : public Backend {
     info_.kv = ops_->kv_layout(num_blocks);
   }
 
-  int64_t largest_bucket() const { return std::min(options_.max_num_samples(), options_.max_num_batched_tokens); }
-
-  std::vector<int64_t> buckets() const {
-    std::vector<int64_t> sizes;
-    for (int64_t size = 1; size <= largest_bucket(); ++size)
-      if (graph_bucket(size, largest_bucket()) == size) sizes.push_back(size);
-    return sizes;
-  }
+  int64_t largest_bucket() const { return largest_graph(options_); }
 
   void record_graphs() {
-    for (const int64_t size : buckets()) {
+    for (const int64_t size : graph_sizes(largest_bucket())) {
       tune(static_cast<int32_t>(size));
       for (const bool needs_all : {false, true}) record({size, needs_all, ops_->stage().decode_kind()});
     }
@@ -301,7 +295,8 @@ class CudaBackend final : public Backend {
     const cuda::SampleNeeds needs = cuda::sample_needs(plan.sample_rows);
     StepShape shape = shape_of(plan);
     const int32_t max_top = max_top_of(plan);
-    const bool is_recordable = samples_all_rows(plan) && !graphs_.empty() && max_top == kMaxTopLogprobs;
+    const bool is_recordable = samples_all_rows(plan) && !graphs_.empty() && max_top == kMaxTopLogprobs &&
+                               plan.num_tokens() <= largest_bucket();
     if (is_recordable) {
       const auto rows = static_cast<int32_t>(graph_bucket(plan.num_tokens(), largest_bucket()));
       shape = {rows, rows, rows};
@@ -311,7 +306,9 @@ class CudaBackend final : public Backend {
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
     const Recording step{shape.num_tokens, !cuda::SampleNeeds().covers(needs), arrays.kind, plan.num_layers,
                          has_adapters(plan)};
-    const bool replay = is_recordable && arrays.parts.empty();
+    const bool is_tall = arrays.kind.is_tall && !ops_->stage().decode_kind().is_tall;
+    const bool is_kept = !is_tall || num_recorded_drafts(options_) > 0;
+    const bool replay = is_recordable && arrays.parts.empty() && is_kept;
     if (replay && !graphs_.holds(step)) record(step);
     if (CudaAdapters* const adapters = ops_->adapters()) adapters->begin_step(plan, shape, replay);
     ops_->set_step(arrays, needs, max_top);

@@ -19,6 +19,18 @@ int64_t graph_bucket(int64_t size, int64_t max_size) {
   return std::min(bucket, max_size);
 }
 
+std::vector<int64_t> graph_sizes(int64_t max_size) {
+  std::vector<int64_t> sizes;
+  for (int64_t size = 1; size <= max_size; ++size)
+    if (graph_bucket(size, max_size) == size) sizes.push_back(size);
+  return sizes;
+}
+
+int64_t largest_graph(const LoadOptions& options) {
+  const int64_t num_samples = options.max_num_samples() - options.max_num_drafts + num_recorded_drafts(options);
+  return std::min<int64_t>(num_samples, options.max_num_batched_tokens);
+}
+
 StepGraphs::~StepGraphs() { clear(); }
 
 void StepGraphs::clear() {

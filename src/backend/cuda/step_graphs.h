@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <map>
+#include <vector>
 
+#include "backend/backend.h"
 #include "backend/cuda/step_stage.h"
 #include "core/step_plan.h"
 
@@ -15,6 +17,16 @@ namespace llmb {
 // Batch sizes that steps are padded to: 1, 2, 4, then steps of 8 up to 256, of 16 up to 512, of 64 beyond, and the
 // largest itself. REQUIRES: 1 <= size <= max_size.
 int64_t graph_bucket(int64_t size, int64_t max_size);
+std::vector<int64_t> graph_sizes(int64_t max_size);  // all of them
+
+// Drafts that recorded steps have room for: none where nothing is guessed. Then tokens that a form leaves no choice of go
+// along in recorded steps that have room, else in steps that are queued op by op.
+inline int32_t num_recorded_drafts(const LoadOptions& options) {
+  return options.max_drafts_per_group > 0 ? options.max_num_drafts : 0;
+}
+
+// Rows of the largest recorded step.
+int64_t largest_graph(const LoadOptions& options);
 
 // A recorded step: it has so many rows, a bucket, and samples all of them.
 struct Recording {
