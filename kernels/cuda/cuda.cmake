@@ -96,7 +96,7 @@ target_compile_options(llmb_kernels_cuda PRIVATE -Wno-unknown-pragmas)  # unroll
 target_link_options(llmb_kernels_cuda INTERFACE LINKER:-rpath,${CUDAToolkit_LIBRARY_DIR})
 set_target_properties(llmb_kernels_cuda PROPERTIES LINKER_LANGUAGE CXX)
 
-llmb_library(backend_cuda src/backend/cuda DEPENDS llmb_model llmb_kernels_cuda)
+llmb_library(backend_cuda src/backend/cuda DEPENDS llmb_model llmb_kernels_cuda llmb_backend_ranks)
 
 if(LLMB_CUDA_PROGRAM)
   target_compile_definitions(llmb_backend PUBLIC LLMB_HAS_CUDA=1)

@@ -146,23 +146,31 @@ __device__ int block_sum(int x, int* partial_sums) {
   return sum;
 }
 
-// A block is an expert.
-__global__ void __launch_bounds__(kThreads)
-    count_kernel(const int32_t* __restrict__ chosen, int32_t num_pairs, int32_t* __restrict__ counts) {
+// Experts that this rank has.
+struct OwnExperts {
+  int32_t first, end;
+
+  __device__ bool has(int32_t expert) const { return expert >= first && expert < end; }
+};
+
+// A block is an expert. Another rank's has no pairs.
+__global__ void __launch_bounds__(kThreads) count_kernel(const int32_t* __restrict__ chosen, int32_t num_pairs,
+                                                         OwnExperts own, int32_t* __restrict__ counts) {
   __shared__ int partial_sums[kWarps];
   const auto expert = static_cast<int32_t>(blockIdx.x);
   int count = 0;
-  for (int32_t p = threadIdx.x; p < num_pairs; p += kThreads) count += chosen[p] == expert;
+  for (int32_t p = threadIdx.x; p < num_pairs; p += kThreads) count += own.has(expert) && chosen[p] == expert;
   count = block_sum(count, partial_sums);
   if (threadIdx.x == 0) counts[expert] = count;
 }
 
-// Places an expert's pairs, in their order: row_of_slot, slot_of_pair; and its tiles. The last expert's block also
-// empties the tiles that are left.
+// Places an expert's pairs, in their order: row_of_slot, slot_of_pair; and its tiles. Pairs of another rank's expert
+// have slot -1. The last expert's block also empties the tiles that are left.
 __global__ void __launch_bounds__(kThreads)
     place_kernel(const int32_t* __restrict__ chosen, int32_t num_pairs, int32_t top_k,
-                 const int32_t* __restrict__ counts, int32_t num_experts, int32_t tile_rows, int32_t max_tiles,
-                 int32_t* __restrict__ row_of_slot, int32_t* __restrict__ slot_of_pair, RowTile* __restrict__ tiles) {
+                 const int32_t* __restrict__ counts, int32_t num_experts, OwnExperts own, int32_t tile_rows,
+                 int32_t max_tiles, int32_t* __restrict__ row_of_slot, int32_t* __restrict__ slot_of_pair,
+                 RowTile* __restrict__ tiles) {
   __shared__ int partial_sums[kWarps];
   const auto expert = static_cast<int32_t>(blockIdx.x);
   int before = 0, tiles_before = 0;
@@ -176,6 +184,11 @@ __global__ void __launch_bounds__(kThreads)
     tiles[first_tile + t] = {expert, first_slot + t * tile_rows, min(tile_rows, count - t * tile_rows)};
   if (expert == num_experts - 1)
     for (int t = first_tile + num_tiles + threadIdx.x; t < max_tiles; t += kThreads) tiles[t] = {-1, 0, 0};
+  if (!own.has(expert)) {
+    for (int32_t pair = threadIdx.x; pair < num_pairs; pair += kThreads)
+      if (chosen[pair] == expert) slot_of_pair[pair] = -1;
+    return;
+  }
 
   int next_slot = first_slot;
   for (int32_t begin = 0; begin < num_pairs; begin += kThreads) {
@@ -206,6 +219,7 @@ __global__ void __launch_bounds__(kThreads)
   float sum[kWidth] = {};
   for (int i = 0; i < top_k; ++i) {
     const int64_t slot = slot_of_pair[row * top_k + i];
+    if (slot < 0) continue;
     const float weight = weights != nullptr ? weights[row * top_k + i] : 1.0f;
     float v[kWidth];
     load_floats(y + slot * hidden + at, v);
@@ -220,8 +234,9 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) weigh_kernel(T* __restrict__ x, const int32_t* __restrict__ slot_of_pair,
                                                          const float* __restrict__ weights, int64_t width) {
   const int64_t pair = blockIdx.x, column = int64_t{blockIdx.y} * kThreads + threadIdx.x;
-  if (column >= width) return;
-  T* const at = x + slot_of_pair[pair] * width + column;
+  const int64_t slot = slot_of_pair[pair];
+  if (column >= width || slot < 0) return;
+  T* const at = x + slot * width + column;
   *at = from_float<T>(weights[pair] * to_float(*at));
 }
 
@@ -316,11 +331,12 @@ void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, cons
                         choice_bias,
                         scales,
                         config.scores_of_group};
+  const OwnExperts own{gate_up.first_own, gate_up.end_own};
   launch({dim3(static_cast<unsigned>(ceil_div(rows, kWarps))), threads, 0, stream}, route_kernel, router_logits,
          routing, rows, w.chosen, w.weights);
-  launch({experts, threads, 0, stream}, count_kernel, w.chosen, pairs, w.counts);
+  launch({experts, threads, 0, stream}, count_kernel, w.chosen, pairs, own, w.counts);
   launch({experts, threads, 0, stream}, place_kernel, w.chosen, pairs, config.top_k, w.counts, config.num_experts,
-         tile_rows, num_tiles, w.row_of_slot, w.slot_of_pair, w.tiles);
+         own, tile_rows, num_tiles, w.row_of_slot, w.slot_of_pair, w.tiles);
   auto* const wide = static_cast<T*>(w.gate_up);
   auto* const activated = static_cast<T*>(w.activated);
   auto* const y = static_cast<T*>(w.y);

@@ -6,6 +6,7 @@
 //    section 2.1.2), or by their best score alone.
 // 2. Each row's bits depend on its own x and logits alone: its experts are added in order of their index.
 // 3. The launches depend on the number of rows only. Rows whose logits are NaN become NaN.
+// 4. Where some experts are another rank's (GroupedWeights::first_own), `out` is the sum over the others.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -27,6 +27,7 @@ struct GroupedWeights {
   const float* const* scales = nullptr;
   bool is_int4 = false;    // weights are int4 units (int4_units.h), biases of T
   bool has_zeros = false;  // of int4: all of them
+  int32_t first_own = 0, end_own = INT32_MAX;  // other experts are another rank's: they have no matrices here
 };
 
 // How many rows a tile may have where `rows` rows belong to num_experts experts.

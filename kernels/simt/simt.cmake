@@ -36,7 +36,7 @@ set_target_properties(llmb_kernels_cuda_simt PROPERTIES LINKER_LANGUAGE CXX)
 
 file(GLOB backend_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cpp)
 add_library(llmb_backend_cuda_simt STATIC ${backend_sources})
-target_link_libraries(llmb_backend_cuda_simt PUBLIC llmb_kernels_cuda_simt llmb_model)
+target_link_libraries(llmb_backend_cuda_simt PUBLIC llmb_kernels_cuda_simt llmb_model llmb_backend_ranks)
 # As llmb_library() does it, with these compiler options. The kernels' copies are too long to be compiled together.
 if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   target_precompile_headers(llmb_simt PRIVATE ${LLMB_PRECOMPILED})

@@ -77,6 +77,15 @@ void run_everything() {
   for (const auto& [handle, made] : streams().made) run_until({made->state, made->state->num_queued});
 }
 
+bool run_any() {
+  const auto lock = lock_state();
+  Stream* next = streams().standard->queue.empty() ? nullptr : streams().standard.get();
+  for (const auto& [handle, made] : streams().made)
+    if (next == nullptr && !made->state->queue.empty()) next = made->state.get();
+  if (next != nullptr) run_next(*next);
+  return next != nullptr;
+}
+
 }  // namespace llmb::simt
 
 using llmb::simt::Call;

@@ -78,6 +78,8 @@ void enqueue(const std::shared_ptr<Stream>& stream, std::function<void()> run, s
 void run_until(const Point& point);
 void run_next(Stream& stream);
 void run_everything();
+// Takes the lock itself. The next piece of some stream; false: nothing is queued.
+bool run_any();
 uint64_t next_launch_seed();
 // Whether a recording is under way that does not allow calls such as cudaMalloc on this thread; it is then invalid.
 bool capture_forbids_call();

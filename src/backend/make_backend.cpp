@@ -2,11 +2,13 @@
 
 #include <charconv>
 #include <string>
+#include <utility>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/ledger/ledger_backend.h"
 #if LLMB_HAS_CUDA
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/rank_gpus.h"
 #endif
 
 namespace llmb {
@@ -62,5 +64,19 @@ Result<std::unique_ptr<Backend>> make_backend(std::string_view device) {
   return internal_error("no backend for device " + chosen.name);
 #endif
 }
+
+Result<std::unique_ptr<Backend>> make_rank_backend(DeviceKind kind, std::shared_ptr<RankContext> ranks) {
+  if (kind == DeviceKind::kCpu) return make_cpu_backend(std::move(ranks));
+#if LLMB_HAS_CUDA
+  if (kind == DeviceKind::kCuda) return make_cuda_backend(0, std::move(ranks));
+#endif
+  return unsupported("ranks compute on CPUs and on GPUs");
+}
+
+#if LLMB_HAS_CUDA
+Status check_rank_gpus(int num_ranks) { return find_rank_gpus(num_ranks); }
+#else
+Status check_rank_gpus(int) { return choose_gpu(0).status(); }
+#endif
 
 }  // namespace llmb

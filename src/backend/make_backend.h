@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "backend/backend.h"
+#include "backend/ranks/rank_context.h"
 #include "base/status.h"
 
 namespace llmb {
@@ -24,5 +25,12 @@ Result<DeviceChoice> choose_device(std::string_view asked);
 
 // `device` as in choose_device().
 Result<std::unique_ptr<Backend>> make_backend(std::string_view device);
+
+// One of several ranks that compute a model together on devices of this kind: a CPU, or the first GPU that its process
+// sees.
+Result<std::unique_ptr<Backend>> make_rank_backend(DeviceKind kind, std::shared_ptr<RankContext> ranks);
+
+// kDeviceError, by name: this machine lacks a GPU of one kind for each of so many ranks, or what they meet through.
+Status check_rank_gpus(int num_ranks);
 
 }  // namespace llmb

@@ -302,18 +302,19 @@ SharedRanks::RankState& SharedRanks::state(int rank) const {
 }
 
 void SharedRanks::begin_step(int rank, int64_t step) {
-  state(rank).step.store(step + 1);
+  set_step(rank, step);
   step_time() = {monotonic_now_ms(), 0};
 }
 
 void SharedRanks::end_step(int rank, const Status& status) {
   if (!status.ok()) fail(status.with_context(place_of(rank)));
   const double busy_ms = monotonic_now_ms() - step_time().begin_ms - step_time().waited_ms;
-  state(rank).busy_us.fetch_add(static_cast<int64_t>(busy_ms * 1e3));
+  add_busy_ms(rank, busy_ms);
 }
 
+void SharedRanks::set_step(int rank, int64_t step) { state(rank).step.store(step + 1); }
+void SharedRanks::add_busy_ms(int rank, double ms) { state(rank).busy_us.fetch_add(static_cast<int64_t>(ms * 1e3)); }
 double SharedRanks::busy_ms(int rank) const { return static_cast<double>(state(rank).busy_us.load()) / 1e3; }
-
 void SharedRanks::add_wait_ms(double ms) { step_time().waited_ms += ms; }
 
 void SharedRanks::give_sign(int rank) { state(rank).num_signs.fetch_add(1); }

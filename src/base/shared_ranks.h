@@ -45,12 +45,16 @@ class SharedRanks {
 
   // How long a call waits before the rank that it waits for counts as hanging; 0: any time.
   void set_patience_ms(double ms) { patience_ms_ = ms; }
+  double patience_ms() const { return patience_ms_; }
   // A rank's thread computes a step, which messages name; what it does in it but for waiting for others counts as busy.
   void begin_step(int rank, int64_t step);
   void end_step(int rank, const Status& status);  // an error is all ranks', as by fail(), with the rank and its step
   double busy_ms(int rank) const;  // in all steps
   // This thread has waited so long for another rank, beside what it waited in calls.
   static void add_wait_ms(double ms);
+  // A rank whose device computes steps by itself tells the same in other words: the step, and for how long it was busy.
+  void set_step(int rank, int64_t step);
+  void add_busy_ms(int rank, double ms);
   // "rank 1 in step 17"
   std::string place_of(int rank) const;
 

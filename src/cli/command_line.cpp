@@ -252,8 +252,8 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("W");
   app.add_option("--tensor-parallel-size", o.job.tensor_parallel_size,
-                 "Divide each layer of the model among N processes (ranks) with a part of the weights, the cache and the "
-                 "cores each; part of what answers depend on, as sums over ranks round otherwise. On the CPU")
+                 "Divide each layer of the model among N processes (ranks) with a part of the weights and the cache, and "
+                 "a GPU or a part of the cores each; part of what answers depend on, as sums over ranks round otherwise")
       ->check(integer_in(1, 64))
       ->group(group)
       ->option_text("N [1]");

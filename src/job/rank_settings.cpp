@@ -18,7 +18,7 @@ RankSettings rank_settings(const std::string& build, const ModelConfig& config, 
   const auto& [model_dir, load_format, dummy_seed, block_size, kv_cache_bytes, num_blocks, swap_gib, max_seqs,
                max_tokens, max_drafts, max_group_drafts, verifies_trees, max_model_len, pooling, drafting_layers, adapters,
                adapter_bytes, heads_dir, eagle_dir, groups_layers, num_threads, dtype, kv_cache_dtype, cpu, cuda] = load;
-  static_cast<void>(num_threads), static_cast<void>(cuda);  // each rank's own
+  static_cast<void>(num_threads);  // each rank's own, as are a GPU's, but for what follows
   static_cast<void>(pooling), static_cast<void>(heads_dir), static_cast<void>(eagle_dir), static_cast<void>(cpu.weight_cache_dir);  // refused
   static_cast<void>(adapter_bytes);
   RankSettings s;
@@ -34,7 +34,7 @@ RankSettings rank_settings(const std::string& build, const ModelConfig& config, 
   number("max_model_len", max_model_len), number("drafting_layers", drafting_layers);
   number("adapters", adapters ? adapters->size() : 0);
   number("groups_layers", groups_layers), number("quantization", static_cast<int>(cpu.quantization));
-  number("gguf_activations", cpu.rounds_block_activations);
+  number("gguf_activations", cpu.rounds_block_activations), number("deterministic", cuda.deterministic);
   s.emplace_back("dtype", dtype_text(dtype)), s.emplace_back("kv_cache_dtype", dtype_text(kv_cache_dtype));
   s.emplace_back("arithmetic", cpu.arithmetic ? arithmetic_name(*cpu.arithmetic) : "auto");
   return s;

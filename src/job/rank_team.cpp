@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/make_backend.h"
 #include "base/clock.h"
 #include "base/core_parts.h"
 #include "job/worker_order.h"
@@ -130,6 +130,22 @@ class RankProcesses final : public RankPeers {
   int32_t num_ready_ = 0;
 };
 
+// Beside what is checked of ranks on any device.
+std::optional<JobStop> check_gpu_options(const JobOptions& o, const ModelConfig& config, LoadOptions load,
+                                         const std::string& name) {
+  if (o.num_workers > 0)
+    return JobStop{JobEnd::kOptionRefused, name + ": on GPUs not with `workers` yet; leave one of the two out"};
+  if (o.device.starts_with("cuda:"))
+    return JobStop{JobEnd::kOptionRefused,
+                   name + ": ranks take a GPU each, from the first on; say which with CUDA_VISIBLE_DEVICES, and "
+                          "`device` cuda"};
+  if (const Status status = check_gpu_ranks(config, load, rank_grid(o)); !status.ok())
+    return model_stop(status.with_context(name));
+  if (const Status status = check_rank_gpus(rank_grid(o).num_ranks()); !status.ok())
+    return JobStop{JobEnd::kDeviceFault, status.with_context(name).message()};
+  return {};
+}
+
 }  // namespace
 
 RankPart rank_grid(const JobOptions& options) {
@@ -148,8 +164,8 @@ std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device
   add("tensor_parallel_size", grid.tensor_size);
   add("pipeline_parallel_size", grid.num_stages);
   add(grid.divides_kv ? "decode_context_parallel_size" : "prefill_context_parallel_size", grid.context_size);
-  if (device != DeviceKind::kCpu)
-    return JobStop{JobEnd::kOptionRefused, name + ": ranks compute on the CPU only as yet; use --device cpu"};
+  if (device == DeviceKind::kLedger)
+    return JobStop{JobEnd::kOptionRefused, name + ": ranks compute on CPUs and GPUs; leave `device` ledger out"};
   if (o.merges_adapters)
     return JobStop{JobEnd::kOptionRefused, name + ": not with `merge_adapters` auto yet; leave one of the two out"};
   LoadOptions load = o.load;
@@ -160,7 +176,7 @@ std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device
   config.mtp.is_used = o.speculation.mtp || !o.speculation.eagle.empty();
   if (const Status status = check_ranked_load(config, load, grid); !status.ok())
     return model_stop(status.with_context(name));
-  return {};
+  return device == DeviceKind::kCuda ? check_gpu_options(o, config, load, name) : std::nullopt;
 }
 
 double rank_patience_ms(const WorkerOrder& order) { return 0.9 * order.watchdog_ms; }
@@ -170,6 +186,7 @@ RankOptions rank_options(const JobOptions& o, const JobModel& model, StartRank s
   ranks.grid = rank_grid(o);
   ranks.start = std::move(start);
   ranks.build = o.build;
+  ranks.device = model.device.kind;
   for (int32_t rank = 0; rank < ranks.grid.num_ranks(); ++rank) {
     ranks.orders.push_back(order_of(o, model, rank, ranks.grid.num_ranks()));
     ranks.orders.back().count = std::max(1, o.num_workers);
@@ -181,7 +198,8 @@ Result<std::unique_ptr<RankedBackend>> make_rank_team(const RankOptions& options
   LLMB_ASSIGN_OR_RETURN(auto ranks, SharedRanks::create(options.grid.num_ranks(), rank_channels(options.grid)));
   load->num_threads = options.orders[0].num_threads;
   const auto context = make_rank_context(ranks, options.grid);
-  return make_ranked_backend(make_cpu_backend(context), context, std::make_unique<RankProcesses>(options, ranks),
+  LLMB_ASSIGN_OR_RETURN(auto local, make_rank_backend(options.device, context));
+  return make_ranked_backend(std::move(local), context, std::make_unique<RankProcesses>(options, ranks),
                              rank_patience_ms(options.orders[0]));
 }
 

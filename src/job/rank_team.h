@@ -31,6 +31,7 @@ struct RankOptions {
   StartRank start;
   std::vector<WorkerOrder> orders;  // [num_ranks]
   std::string build;                // of the program
+  DeviceKind device = DeviceKind::kCpu;  // of each rank
 };
 
 // Settings that all ranks must agree on, by name. Which members of LoadOptions are among them is said for each.

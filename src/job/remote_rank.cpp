@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/make_backend.h"
 #include "backend/ranks/ranked_backend.h"
 #include "job/model_inventory.h"
 #include "job/ordered_model.h"
@@ -77,7 +77,7 @@ Status serve(JobOptions options, RankContext& context, JobLink& link, const std:
   load.num_blocks_override = order.num_blocks;
   LLMB_RETURN_IF_ERROR(check_settings(rank_settings(options.build, worker.model, load), order.settings));
   if (const Status status = check_inventory(options.model, model.inventory); !status.ok()) return status;
-  const auto backend = make_cpu_backend(shared);
+  LLMB_ASSIGN_OR_RETURN(const auto backend, make_rank_backend(model.device.kind, shared));
   return serve_rank(*backend, context, worker.model, load, rank_patience_ms(order.order),
                     [&] {
                       link.send(MessageKind::kReady);

@@ -10,10 +10,14 @@
 #include "backend/add_heads.h"
 #include "backend/checks.h"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/cuda_ranks.h"
 #include "backend/cuda/memory_plan.h"
+#include "backend/cuda/ops_options.h"
+#include "backend/cuda/sampled_output.h"
 #include "backend/cuda/step_graphs.h"
 #include "backend/cuda/supported.h"
 #include "backend/cuda/warm_up.h"
+#include "backend/ranks/ranked_backend.h"
 #include "base/clock.h"
 #include "base/thread_pool.h"
 #include "core/request.h"
@@ -31,20 +35,9 @@ using cuda::check;
 
 namespace {
 
-// 256 rows of the largest vocabularies read the LM head once.
-constexpr int64_t kMaxLogitBytes = int64_t{320} << 20;
-// Table sizes that most steps fit: these are sampled at once and can be replayed; larger ones are sampled in parts.
-constexpr int64_t kBiasesPerSeq = 64;
-constexpr int64_t kMaxPenalties = int64_t{1} << 20;
 // For what the driver takes on its own account while a run goes on.
 constexpr int64_t kSpareBytes = int64_t{64} << 20;
 constexpr int64_t kMostGraphBytes = int64_t{32} << 20;  // of a recorded step, whatever other programs take meanwhile
-
-// A step has room for so many of the best tokens of each row, few where that is enough: they all go to the host.
-int32_t max_top_of(const StepPlan& plan) {
-  const auto is_long = [](const SampleRow& row) { return row.num_logprobs > kMaxTopLogprobs; };
-  return std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), is_long) ? kMaxBestTokens : kMaxTopLogprobs;
-}
 
 bool has_adapters(const StepPlan& plan) {
   return std::any_of(plan.entries.begin(), plan.entries.end(), [](const StepEntry& e) { return e.adapter >= 0; });
@@ -52,7 +45,7 @@ bool has_adapters(const StepPlan& plan) {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(int index) : index_(index) {}
+  CudaBackend(int index, std::shared_ptr<RankContext> ranks) : index_(index), context_(std::move(ranks)) {}
 
   ~CudaBackend() override {
     if (stream_) cudaStreamSynchronize(stream_->get());  // nothing may run in memory that goes away
@@ -60,7 +53,7 @@ class CudaBackend final : public Backend {
 
   Status load(const ModelConfig& config, const LoadOptions& options) override {
     LLMB_CHECK_MSG(!transformer_, "load() is called once");
-    return guarded(status_of_cuda_error, [&] { return do_load(config, options); });
+    return guard([&] { return do_load(config, options); });
   }
 
   const BackendInfo& info() const override { return info_; }
@@ -86,7 +79,7 @@ class CudaBackend final : public Backend {
     if (!ops_->limits().hold_copies_of(plan)) return internal_error("plan copies too many blocks");
     for (const SampleRow& row : plan.sample_rows)
       if (row.num_logprobs > kMaxBestTokens) return internal_error("plan wants too many log probabilities");
-    return guarded(status_of_cuda_error, [&] {
+    return guard([&] {
       check(cudaSetDevice(index_), "cudaSetDevice");  // of this thread, which need not be the one that loaded
       start(plan);
       return Status();
@@ -96,20 +89,32 @@ class CudaBackend final : public Backend {
   Status wait(StepOutput* output) override {
     LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "nothing in flight");
     const Flight& flight = flights_[num_fetched_ % kMaxPlansInFlight];
-    const Status status = guarded(status_of_cuda_error, [&] {
+    const Status status = guard([&] {
       flight.end->synchronize();
+      if (ranks_) LLMB_RETURN_IF_ERROR(ranks_->failure());
       read_output(*flight.plan, flight.host.data<uint8_t>(), output);
       float ms = 0;
       check(cudaEventElapsedTime(&ms, flight.begin->get(), flight.end->get()), "cudaEventElapsedTime");
       output->device_ms = ms;
       return Status();
     });
+    if (ranks_) ranks_->end_step(status, output->device_ms);
     if (status.ok()) ++num_fetched_;
     else num_fetched_ = num_submitted_;
     return status;
   }
 
  private:
+  // An error of another rank before this one's, which may follow from it.
+  template <typename Body>
+  Status guard(const Body& body) const {
+    const auto status_of = [](const std::exception& e) {
+      return dynamic_cast<const RankError*>(&e) != nullptr ? status_of_error(e) : status_of_cuda_error(e);
+    };
+    const Status status = guarded(status_of, body);
+    return status.ok() || !context_ || context_->ranks->failure().ok() ? status : context_->ranks->failure();
+  }
+
   // A plan that was submitted, and where its results arrive.
   struct Flight {
     const StepPlan* plan = nullptr;
@@ -128,24 +133,29 @@ class CudaBackend final : public Backend {
       files.emplace(std::move(opened));
     }
     LLMB_ASSIGN_OR_RETURN(device_, open_cuda_device(index_));
-    config_ = config;
+    config_ = own_ = config;
     options_ = options;
+    if (context_) LLMB_RETURN_IF_ERROR(take_share());
     dtype_ = options.dtype.value_or(config.gpu_dtype());
     kv_dtype_ = options.kv_cache_dtype.value_or(dtype_);
     const Quantization quantization = options.cpu.quantization;
     if (files) {
       LLMB_ASSIGN_OR_RETURN(stays_int4_, stays_int4_on_gpu(options.model_dir, config, dtype_, quantization));
     }
+    if (context_ && stays_int4_) return unsupported("weights of int4: not over several GPUs yet; use --device cpu");
     const bool is_int4 = stays_int4_ || quantization == Quantization::kInt4;
     const int64_t least_bits = is_int4 ? 4 : quantization == Quantization::kInt8 ? 8 : 8 * dtype_bytes(dtype_);
-    LLMB_RETURN_IF_ERROR(check_weights_fit(config, least_bits));
+    LLMB_RETURN_IF_ERROR(check_weights_fit(own_, least_bits));
     stream_.emplace();
+    if (context_) LLMB_RETURN_IF_ERROR(join_ranks());
     make_ops();
     LLMB_RETURN_IF_ERROR(load_weights(files));
     LLMB_RETURN_IF_ERROR(ops_->add_states(options_, &info_));
+    if (ranks_) info_.weight_bytes = ranks_->total(info_.weight_bytes);
     LLMB_RETURN_IF_ERROR(size_kv_pool());
     ops_->add_host_pool(options_, &info_);
     record_graphs();
+    if (ranks_) info_.kv = whole_kv();
     info_.kind = DeviceKind::kCuda;
     info_.device = "cuda:" + std::to_string(index_) + " (" + device_.name + ", " + dtype_name(dtype_) +
                    (options.cpu.quantization == Quantization::kNone
@@ -161,33 +171,34 @@ class CudaBackend final : public Backend {
     return {};
   }
 
+  // The host's memory that was given is that of all ranks.
+  Status take_share() {
+    LLMB_RETURN_IF_ERROR(check_gpu_ranks(config_, options_, context_->part));
+    share_ = share_of(config_, context_->part);
+    own_ = config_of(config_, *share_);
+    options_.swap_space_gib /= context_->part.num_ranks();
+    return {};
+  }
+
+  Status join_ranks() {
+    const int64_t max_rows = std::max(options_.max_num_batched_tokens, options_.max_num_samples());
+    const CudaRanksLimits limits{max_rows, max_logit_rows(config_, options_), options_.cuda.deterministic};
+    LLMB_ASSIGN_OR_RETURN(ranks_, CudaRanks::join(context_, config_, limits, stream_->get()));
+    return {};
+  }
+
+  // The blocks of all ranks together.
+  KvLayout whole_kv() const {
+    KvLayout kv = make_kv_layout(config_, options_.block_size, kv_dtype_, info_.kv.groups);
+    kv.num_blocks = info_.kv.num_blocks;
+    return kv;
+  }
+
   void make_ops() {
-    const int64_t vocab_bytes = int64_t{config_.vocab_size} * 4;
-    CudaOpsOptions o;
-    o.dtype = dtype_;
-    o.kv_dtype = kv_dtype_;
-    o.quantization = options_.cpu.quantization;
-    o.limits.max_num_tokens = options_.max_num_batched_tokens;
-    o.limits.max_num_seqs = options_.max_num_seqs;
-    o.limits.max_num_samples = options_.max_num_samples();
-    o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options_.max_model_len, options_.block_size));
-    o.groups = layer_groups(config_, options_);
-    o.limits.num_layer_groups = o.groups.num_groups();
-    o.limits.max_num_host_blocks = max_num_host_blocks(config_, options_, kv_dtype_);
-    o.limits.has_states = config_.has_states();
-    o.limits.mask_words = (config_.vocab_size + 31) / 32;
-    // A row's biases are of different tokens. So are its penalties, but for one token that is not known yet.
-    const int64_t max_rows = options_.max_num_samples();
-    const int64_t biases_of_row = config_.vocab_size;
-    const int64_t penalties_of_row = std::min<int64_t>(options_.max_model_len, int64_t{config_.vocab_size} + 1);
-    o.limits.max_num_biases = std::clamp(kBiasesPerSeq * max_rows, biases_of_row, biases_of_row * max_rows);
-    o.limits.max_num_penalties = std::clamp(kMaxPenalties, penalties_of_row, penalties_of_row * max_rows);
-    o.block_size = options_.block_size;
-    o.max_position = options_.max_model_len;
-    o.max_logit_rows = std::clamp<int64_t>(kMaxLogitBytes / vocab_bytes, 1, max_rows);
-    o.deterministic = options_.cuda.deterministic;
+    CudaOpsOptions o = ops_options(config_, own_, options_, dtype_, kv_dtype_);
     o.hopper = cuda::has_hopper_code(stream_->get());
-    ops_.emplace(config_, device_, o, stream_->get());
+    ops_.emplace(own_, device_, o, stream_->get());
+    if (ranks_) ops_->join_ranks(&*ranks_);
     if (options_.adapters) ops_->add_adapters(options_.adapters, options_.adapter_bytes);
     for (Flight& flight : flights_) {
       flight.host = cuda::PinnedMemory(ops_->sampled_bytes_with_top());
@@ -205,12 +216,12 @@ class CudaBackend final : public Backend {
     } else {
       source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, pool);
     }
-    Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_);
+    Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_, share_ ? &*share_ : nullptr);
     if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
     info_.weight_bytes = weights->resident_bytes();
-    transformer_.emplace(config_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
-                         options_.max_num_samples(), kMaxLogitBytes);
+    transformer_.emplace(own_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
+                         options_.max_num_samples(), max_logit_rows(config_, options_) * own_.vocab_size * 4);
     LLMB_RETURN_IF_ERROR(add_heads(options_, config_, *ops_, &*transformer_, &info_));
     ops_->end_of_weights();
     return {};
@@ -240,7 +251,7 @@ class CudaBackend final : public Backend {
                         {device_.total_bytes, free_device_bytes(),
                          graph_bytes * num_graphs + adapter_bytes + cuda::Linear::tuning_bytes() + kSpareBytes});
     LLMB_RETURN_IF_ERROR(num_blocks.status());
-    set_kv_pool(*num_blocks);
+    set_kv_pool(ranks_ ? ranks_->least(*num_blocks) : *num_blocks);
     return {};
   }
 
@@ -318,68 +329,33 @@ class CudaBackend final : public Backend {
     if (!plan.hidden_rows.empty()) transformer_->forward_heads(shape.num_tokens, shape.num_samples);
     else if (replay) graphs_.launch(step, stream);
     else run(shape.num_tokens, shape.num_samples, plan.num_layers);
-    download_sampled(plan, needs.top_logprobs, flight.host.data<uint8_t>());
+    download_sampled(*ops_, plan, needs.top_logprobs, flight.host.data<uint8_t>(), stream);
     flight.end->record(stream);
     flight.plan = &plan;
+    if (ranks_) ranks_->begin_step(plan.step);
     ++num_submitted_;
   }
 
-  // `host` mirrors the device's arrays of ops_->sampled(); of the best tokens, as far as the step has rows.
-  void download_sampled(const StepPlan& plan, bool with_top, uint8_t* host) {
-    const cuda::SampleResult& on_device = ops_->sampled();
-    const auto* const base = reinterpret_cast<const uint8_t*>(on_device.tokens);
-    const auto download = [&](const void* from, int64_t bytes) {
-      check(cudaMemcpyAsync(host + (static_cast<const uint8_t*>(from) - base), from, static_cast<size_t>(bytes),
-                            cudaMemcpyDeviceToHost, stream_->get()),
-            "cudaMemcpyAsync");
-    };
-    download(base, ops_->sampled_bytes());
-    if (!with_top) return;
-    const int64_t num_top = int64_t{plan.num_samples()} * on_device.max_top;
-    download(on_device.top_tokens, num_top * int64_t{sizeof(TokenId)});
-    download(on_device.top_logprobs, num_top * int64_t{sizeof(float)});
-  }
-
-  // `host`: where download_sampled() wrote.
   void read_output(const StepPlan& plan, const uint8_t* host, StepOutput* output) {
-    const cuda::SampleResult& on_device = ops_->sampled();
-    const auto* const base = reinterpret_cast<const uint8_t*>(on_device.tokens);
-    const auto mirror = [&]<typename T>(const T* address) {
-      return reinterpret_cast<const T*>(host + (reinterpret_cast<const uint8_t*>(address) - base));
-    };
-    const int32_t rows = plan.num_samples(), max_top = max_top_of(plan);
-    SampledRows& rows_out = sampled_rows_;
-    rows_out.clear();
-    rows_out.tokens.assign(mirror(on_device.tokens), mirror(on_device.tokens) + rows);
-    rows_out.is_finite.assign(mirror(on_device.is_finite), mirror(on_device.is_finite) + rows);
-    rows_out.logprobs.assign(rows, 0);
-    for (int32_t i = 0; i < rows; ++i) {
-      const int32_t wanted = plan.sample_rows[i].num_logprobs;
-      if (wanted >= 0) rows_out.logprobs[i] = mirror(on_device.logprobs)[i];
-      const int32_t num_top = std::clamp(wanted, 0, config_.vocab_size);
-      const TokenId* const tokens = mirror(on_device.top_tokens) + int64_t{i} * max_top;
-      const float* const logprobs = mirror(on_device.top_logprobs) + int64_t{i} * max_top;
-      if (rows_out.is_finite[i] != 0) {
-        rows_out.top_tokens.insert(rows_out.top_tokens.end(), tokens, tokens + num_top);
-        rows_out.top_logprobs.insert(rows_out.top_logprobs.end(), logprobs, logprobs + num_top);
-      }
-      rows_out.top_start.push_back(static_cast<int32_t>(rows_out.top_tokens.size()));
-    }
+    read_sampled(*ops_, plan, config_.vocab_size, host, &sampled_rows_);
     // As the device has done it.
     tokens_ = plan.tokens;
     for (TokenId& token : tokens_)
       if (token < 0) token = given_.last.at(static_cast<size_t>(-1 - token));
-    give_tokens(plan, tokens_, rows_out, output, &given_);
+    give_tokens(plan, tokens_, sampled_rows_, output, &given_);
   }
 
   const int index_;
+  const std::shared_ptr<RankContext> context_;  // null: this one computes all
   CudaDevice device_;
-  ModelConfig config_;
+  ModelConfig config_, own_;         // of the model, and of what this one computes
+  std::optional<ModelShare> share_;  // of a rank
   LoadOptions options_;
   DType dtype_ = DType::kBF16, kv_dtype_ = DType::kBF16;
   bool stays_int4_ = false;  // the checkpoint's integers of four bits
   BackendInfo info_;
   std::optional<cuda::Stream> stream_;
+  std::unique_ptr<CudaRanks> ranks_;  // where there are others
   std::optional<CudaOps> ops_;
   std::optional<Transformer> transformer_;
   StepGraphs graphs_;
@@ -392,6 +368,8 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(int index) { return std::make_unique<CudaBackend>(index); }
+std::unique_ptr<Backend> make_cuda_backend(int index, std::shared_ptr<RankContext> ranks) {
+  return std::make_unique<CudaBackend>(index, std::move(ranks));
+}
 
 }  // namespace llmb

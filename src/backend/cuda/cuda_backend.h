@@ -6,10 +6,12 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/device.h"
+#include "backend/ranks/rank_context.h"
 
 namespace llmb {
 
-// `index`: of the GPU, as CUDA counts them.
-std::unique_ptr<Backend> make_cuda_backend(int index);
+// `index`: of the GPU, as CUDA counts them. ranks: what this one shares with others that compute the same model, each
+// on a GPU of its own; null: this one computes all of it.
+std::unique_ptr<Backend> make_cuda_backend(int index, std::shared_ptr<RankContext> ranks = nullptr);
 
 }  // namespace llmb

@@ -5,7 +5,6 @@
 #include "kernels/cuda/activate.h"
 #include "kernels/cuda/add_embedding.h"
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/embedding.h"
 #include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/layer_norm.h"
@@ -38,17 +37,6 @@ cuda::ScaledKv<Code> CudaOps::scaled_kv(int32_t layer) const {
   return {kv<Code>(layer, false), kv<Code>(layer, true), scales, scales + size};
 }
 
-void CudaOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
-  if (const CudaLinear& linear = cuda_linear(table); linear.is_int8()) {
-    const cuda::Int8View int8 = linear.int8_view();
-    return cuda::embedding_int8(int8.weight, int8.scales, step_.tokens, rows, out.width, data<float>(out), stream_);
-  }
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::embedding(static_cast<const T*>(view(table).weight), step_.tokens, rows, out.width, data<float>(out),
-                    stream_);
-  });
-}
-
 void CudaOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) {
   with_type(options_.dtype, [&]<typename T>(T) {
     cuda::add_rms_norm(data<float>(residual), data<const T>(delta), data<const float>(weight.rows()), eps, rows,
@@ -56,12 +44,11 @@ void CudaOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight
   });
 }
 
-void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
-  const CudaLinear& linear = cuda_linear(weight);
+void CudaOps::multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out) {
   if (linear.is_int8()) return linear_int8(linear.int8_view(), x, rows, out);
   if (linear.is_int4()) return linear_int4(linear.int4_view(), x, rows, out);
-  if (is_tuning_) linear_.tune(view(weight), x.data, rows, out.data, out.dtype, stream_);
-  linear_.run(view(weight), x.data, rows, out.data, out.dtype, stream_);
+  if (is_tuning_) linear_.tune(linear.view(), x.data, rows, out.data, out.dtype, stream_);
+  linear_.run(linear.view(), x.data, rows, out.data, out.dtype, stream_);
 }
 
 void CudaOps::linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out) {
@@ -167,6 +154,7 @@ void CudaOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& con
     cuda::mix_experts(weights.gate_up(), weights.down(), config, spec, data<const float>(router_logits),
                       floats(choice_bias), floats(scales), data<const T>(x), rows, data<T>(out), experts_workspace_.data(), stream_);
   });
+  if (ranks_ != nullptr) ranks_->sum(out, rows);
 }
 
 void CudaOps::add_gated(Rows x, Rows y, Rows gate, int64_t rows) {

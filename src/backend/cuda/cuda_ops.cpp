@@ -95,7 +95,7 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
   alibi_slopes_ = upload_array(config.alibi_slopes, stream);
   allocate_attention();
   experts_workspace_ = experts_workspace(config, options);
-  sample_limits_ = {static_cast<int32_t>(options.max_logit_rows), config.vocab_size, options.limits.max_num_penalties,
+  sample_limits_ = {static_cast<int32_t>(options.max_logit_rows), options.vocab_size, options.limits.max_num_penalties,
                     options.limits.max_num_biases};
   sample_workspace_ = zeroed(cuda::sample_workspace_bytes(sample_limits_), stream);
   lay_out_samples();
@@ -142,7 +142,8 @@ std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> p
   for (const TensorView& part : parts) out_features += part.rows;
   const int64_t in_features = parts[0].cols;
   const CudaForm form = form_of(role, parts, out_features);
-  auto linear = std::make_unique<CudaLinear>(out_features, in_features, !biases.empty(), options_.dtype, form);
+  auto linear = std::make_unique<CudaLinear>(out_features, in_features, !biases.empty(), options_.dtype, form,
+                                             role == WeightRole::kPartialSum);
   auto* bias = linear->bias();
   for (const TensorView& values : biases) {
     const DType dtype = CudaLinear::bias_dtype(options_.dtype, form);
@@ -247,22 +248,25 @@ void CudaOps::set_kv_pool(int32_t num_blocks) {
 }
 
 void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
-  const int32_t num_blocks = std::min(num_host_blocks(info->kv, load), options_.limits.max_num_host_blocks);
-  if (num_blocks == 0 || states_) return;
+  int32_t num_blocks = std::min(num_host_blocks(info->kv, load), options_.limits.max_num_host_blocks);
+  if (states_) num_blocks = 0;
   try {
     host_pool_ = cuda::PinnedMemory(info->kv.bytes_per_block() * num_blocks);
   } catch (const cuda::CudaError& e) {
     log_warning(std::string("no pinned memory for swapped blocks, so preempted requests are computed again (") +
                 e.what() + "); lower --swap-space");
-    return;
+    num_blocks = 0;
   }
+  if (ranks_ != nullptr) num_blocks = ranks_->least(num_blocks);
+  if (num_blocks == 0) return;
   info->num_host_blocks = num_host_blocks_ = num_blocks;
   info->swap_bytes_per_s = measure_swap_bytes_per_s();
 }
 
 Status CudaOps::add_states(const LoadOptions& load, BackendInfo* info) {
   if (!config_.has_states()) return {};
-  LLMB_ASSIGN_OR_RETURN(const StateLayout layout, plan_states(config_, load));
+  LLMB_ASSIGN_OR_RETURN(StateLayout layout, plan_states(config_, load));
+  if (ranks_ != nullptr) layout.keep_snapshots(ranks_->least(layout.num_snapshots), load.max_num_seqs);
   states_.emplace(config_, layout, options_.limits.max_num_seqs + options_.limits.max_num_samples, stream_);
   info->num_state_slots = layout.num_slots;
   info->num_snapshots = layout.num_snapshots;
@@ -346,7 +350,7 @@ void CudaOps::give_tokens() {
   step.is_finite = sampled_.is_finite;
   step.top_tokens = sampled_.top_tokens;
   step.max_top = sampled_.max_top;
-  step.vocab = config_.vocab_size;
+  step.vocab = options_.vocab_size;
   cuda::give_tokens(step, given_, stream_);
 }
 
@@ -357,6 +361,7 @@ void CudaOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
 }
 
 void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
+  if (ranks_ != nullptr) logits = ranks_->whole_logits(logits, rows);
   if (step_.parts.empty()) return sample_rows(logits, first_sample, rows);
   // Padded rows are of no part: nobody looks at what they give.
   for (const SamplePart& part : step_.parts) {
@@ -374,7 +379,7 @@ void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
 
 void CudaOps::sample_rows(Rows logits, int64_t first_sample, int64_t rows) {
   const cuda::SampleInput input{data<float>(logits),        step_.samples + first_sample, step_.bias, step_.penalty,
-                                static_cast<int32_t>(rows), config_.vocab_size,           step_.masks};
+                                static_cast<int32_t>(rows), options_.vocab_size,          step_.masks};
   cuda::SampleResult result = sampled_;
   result.tokens += first_sample;
   result.logprobs += first_sample;

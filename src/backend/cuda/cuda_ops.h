@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/attention_kinds.h"
 #include "backend/cuda/cuda_adapters.h"
+#include "backend/cuda/cuda_ranks.h"
 #include "backend/cuda/cuda_states.h"
 #include "backend/cuda/cuda_weights.h"
 #include "backend/cuda/device.h"
@@ -42,6 +43,7 @@ struct CudaOpsOptions {
   Quantization quantization = Quantization::kNone;  // int4: with a dtype of 16 bits
   StepLimits limits;
   LayerGroups groups;
+  int32_t vocab_size = 0;  // of all ranks
   int32_t block_size = 16;
   int32_t max_position = 0;    // positions of a step are below it
   int64_t max_logit_rows = 0;  // of one call of sample()
@@ -71,6 +73,9 @@ class CudaOps final : public Ops {
   // The pool of recurrent states, where the model has any, and what plans may ask of it to `info`. kResourceExhausted
   // where it does not fit what is free.
   Status add_states(const LoadOptions& load, BackendInfo* info);
+  // The config is that of a rank with a share of the model: partial sums are summed over ranks from now on. They
+  // outlive this.
+  void join_ranks(CudaRanks* ranks) { ranks_ = ranks; }
   void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes);  // that plans may name
   CudaAdapters* adapters() { return adapters_ ? &*adapters_ : nullptr; }          // null: no plan names any
   StepStage& stage() { return stage_; }
@@ -111,6 +116,7 @@ class CudaOps final : public Ops {
     adapters_->lora(product, x, rows, out);
   }
   void lora_embedding(int64_t, Rows out) override { adapters_->lora_embedding(step_.tokens, out); }
+  void rms_norm_over_ranks(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows) override;
   void layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight,
                          const DeviceBuffer* bias, float eps, int64_t rows) override;
   void grow_queries(int64_t rows, Rows qkv) override;
@@ -143,6 +149,7 @@ class CudaOps final : public Ops {
   double measure_swap_bytes_per_s();
   CudaForm form_of(WeightRole role, std::span<const TensorView> parts, int64_t out_features) const;
   void upload_rows(const TensorView& part, int64_t first_row, CudaLinear* linear);
+  void multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out);
   void linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out);
   void linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out);
   void allocate_attention();
@@ -196,6 +203,7 @@ class CudaOps final : public Ops {
   int32_t num_host_blocks_ = 0;
   std::optional<CudaAdapters> adapters_;
   std::optional<CudaStates> states_;  // none: no layer has one
+  CudaRanks* ranks_ = nullptr;        // null: this one computes all
   StepArrays step_;
   cuda::SampleNeeds needs_;
   bool is_tuning_ = false;

@@ -27,8 +27,10 @@ enum class CudaForm : uint8_t { kNumbers, kInt8, kInt4, kInt4Zeros };
 class CudaLinear final : public LinearWeight {
  public:
   // dtype: of activations.
-  CudaLinear(int64_t out_features, int64_t in_features, bool has_bias, DType dtype, CudaForm form)
+  CudaLinear(int64_t out_features, int64_t in_features, bool has_bias, DType dtype, CudaForm form,
+             bool is_partial_sum = false)
       : form_(form),
+        is_partial_sum_(is_partial_sum),
         weight_(weight_bytes(out_features, in_features, dtype, form)),
         bias_(has_bias ? out_features * dtype_bytes(bias_dtype(dtype, form)) : 0),
         scales_(is_int8() ? out_features * int64_t{sizeof(float)} : 0),
@@ -36,6 +38,7 @@ class CudaLinear final : public LinearWeight {
   static DType bias_dtype(DType dtype, CudaForm form) { return form == CudaForm::kInt8 ? DType::kF32 : dtype; }
 
   int64_t resident_bytes() const override { return weight_.bytes() + bias_.bytes() + scales_.bytes(); }
+  bool is_partial_sum() const { return is_partial_sum_; }  // of ranks
   bool is_int8() const { return form_ == CudaForm::kInt8; }
   bool is_int4() const { return form_ == CudaForm::kInt4 || has_zeros(); }
   bool has_zeros() const { return form_ == CudaForm::kInt4Zeros; }
@@ -74,6 +77,7 @@ class CudaLinear final : public LinearWeight {
   }
 
   const CudaForm form_;
+  const bool is_partial_sum_;
   const cuda::DeviceMemory weight_, bias_, scales_;
   const cuda::LinearView view_;
 };
@@ -125,35 +129,43 @@ cuda::DeviceMemory upload_array(const std::vector<T>& values, cudaStream_t strea
   return memory;
 }
 
-// The matrices of one kind of all experts, and the addresses of their parts on the device.
+// The matrices of one kind of all experts, but for those of other ranks, which are null; and the addresses of their
+// parts on the device. Those that are here are neighbours.
 class CudaExpertMatrices {
  public:
   CudaExpertMatrices(std::vector<std::unique_ptr<LinearWeight>> matrices, cudaStream_t stream)
       : matrices_(std::move(matrices)) {
     std::vector<const void*> weights, biases;
     std::vector<const float*> scales;
+    int32_t first_own = -1, end_own = 0;
     for (const auto& matrix : matrices_) {
-      const CudaLinear& linear = cuda_linear(*matrix);
-      weights.push_back(linear.weight());
-      biases.push_back(linear.bias());
-      scales.push_back(linear.scales());
+      const CudaLinear* const linear = matrix ? &cuda_linear(*matrix) : nullptr;
+      weights.push_back(linear != nullptr ? linear->weight() : nullptr);
+      biases.push_back(linear != nullptr ? linear->bias() : nullptr);
+      scales.push_back(linear != nullptr ? linear->scales() : nullptr);
+      if (linear == nullptr) continue;
+      end_own = static_cast<int32_t>(weights.size());
+      if (first_own < 0) first_own = end_own - 1;
     }
+    LLMB_CHECK(first_own >= 0);
     weights_ = upload_array(weights, stream);
     biases_ = upload_array(biases, stream);
     scales_ = upload_array(scales, stream);
-    const CudaLinear& first = cuda_linear(*matrices_[0]);
+    const CudaLinear& first = cuda_linear(*matrices_[static_cast<size_t>(first_own)]);
     grouped_ = {weights_.data<const void*>(),
                 first.bias() != nullptr ? biases_.data<const void*>() : nullptr,
                 first.out_features(),
                 first.in_features(),
                 first.is_int8() ? scales_.data<const float*>() : nullptr,
                 first.is_int4(),
-                first.has_zeros()};
+                first.has_zeros(),
+                first_own,
+                end_own};
   }
   const cuda::GroupedWeights& grouped() const { return grouped_; }
   int64_t resident_bytes() const {
     int64_t bytes = 0;
-    for (const auto& matrix : matrices_) bytes += matrix->resident_bytes();
+    for (const auto& matrix : matrices_) bytes += matrix ? matrix->resident_bytes() : 0;
     return bytes;
   }
 

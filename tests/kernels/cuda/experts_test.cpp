@@ -52,6 +52,16 @@ struct Matrices {
     biases = std::make_unique<DeviceArray<const void*>>(bias_at);
     grouped = {weights->data(), has_bias ? biases->data() : nullptr, rows, cols};
   }
+  // The others are another rank's, which are nowhere here.
+  void keep(int32_t first, int32_t end) {
+    for (DeviceArray<const void*>* const addresses : {weights.get(), biases.get()}) {
+      std::vector<const void*> at = addresses->download();
+      for (int32_t e = 0; e < static_cast<int32_t>(at.size()); ++e)
+        if (e < first || e >= end) at[static_cast<size_t>(e)] = nullptr;
+      addresses->upload(at);
+    }
+    grouped.first_own = first, grouped.end_own = end;
+  }
 };
 
 template <class T>
@@ -208,6 +218,27 @@ TEST_CASE_TEMPLATE("a row's bits do not depend on the other rows, on tilings or 
         CHECK(same_bytes(some, std::span(whole).subspan(row * s.hidden, count * s.hidden)));
       }
   });
+}
+
+TEST_CASE("ranks with some of the experts each: what they give adds up to what one gives, and NaN rows stay NaN") {
+  for (const Shape& s : {Shape{6, 3, 40, 72, true, true}, Shape{4, 1, 40, 24, true, false, {.weighs_input = true}}}) {
+    const Experts<float> whole(s);
+    Experts<float> first(s), second(s);
+    for (Matrices<float>* const m : {&first.gate_up, &first.down}) m->keep(0, 3);
+    for (Matrices<float>* const m : {&second.gate_up, &second.down}) m->keep(3, s.num_experts);
+    for (const int64_t rows : {1, 7, 70}) {
+      std::vector<float> logits = random_normal(rows * s.num_experts, 1, 2);
+      const std::vector<float> x = random_normal(rows * s.hidden, 2);
+      std::vector<float> sum = first.run(logits, x);
+      const std::vector<float> rest = second.run(logits, x);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += rest[i];
+      CHECK(test::compare(sum, whole.reference<double>(logits, x), 1e-4, 1e-5) == "");
+      logits[0] = NAN;
+      const std::vector<float> a = first.run(logits, x), b = second.run(logits, x);
+      CHECK(std::isnan(a[0] + b[0]));
+      if (rows > 1) CHECK(std::isfinite(a.back() + b.back()));
+    }
+  }
 }
 
 TEST_CASE(

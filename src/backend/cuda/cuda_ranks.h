@@ -1,0 +1,78 @@
+// A rank's side of the ops in which ranks on GPUs meet, tensor parallel (core/rank_part.h).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backend/cuda/device_collectives.h"
+#include "backend/cuda/rank_watch.h"
+#include "backend/ranks/rank_context.h"
+#include "core/model_config.h"
+#include "core/rank_part.h"
+#include "kernels/cuda/memory.h"
+#include "model/ops.h"
+
+namespace llmb {
+
+struct CudaRanksLimits {
+  int64_t max_num_tokens = 0;
+  int64_t max_logit_rows = 0;
+  bool deterministic = false;  // sums are added in the order of ranks, whatever NCCL would do
+};
+
+// Calls queue work and return; they can be recorded. Driven by one thread. Throws CudaError.
+class CudaRanks {
+ public:
+  // All ranks call it at a time. kDeviceError: no NCCL, or a rank has failed.
+  static Result<std::unique_ptr<CudaRanks>> join(std::shared_ptr<RankContext> context, const ModelConfig& whole,
+                                                 const CudaRanksLimits& limits, cudaStream_t stream);
+
+  ~CudaRanks();
+  CudaRanks(const CudaRanks&) = delete;
+  CudaRanks& operator=(const CudaRanks&) = delete;
+
+  // A step is queued; the oldest one has ended, and took the device so long.
+  void begin_step(int64_t step);
+  void end_step(const Status& status, double device_ms);
+  // The error that ends steps of all ranks; ok: none.
+  Status failure();
+  // The least of all ranks' numbers, and their sum: they wait for each other.
+  int32_t least(int32_t own);
+  int64_t total(int64_t own);
+
+  // Each element is the sum of all ranks'. fp32: one rank's at most is not zero
+  void sum(Rows x, int64_t rows);
+  // The tokens as rows of this rank's part of the vocabulary, and zeros where they are in another one's.
+  const TokenId* own_tokens(const TokenId* tokens, int64_t rows);
+  void clear_other_rows(const TokenId* tokens, int64_t rows, Rows x);
+  // All ranks' logits side by side, to be used until the next call.
+  Rows whole_logits(Rows own, int64_t rows);
+  // Ops::rms_norm_over_ranks.
+  void rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows);
+
+ private:
+  CudaRanks(std::shared_ptr<RankContext> context, const ModelConfig& whole, const CudaRanksLimits& limits,
+            std::unique_ptr<DeviceCollectives> collectives, cudaStream_t stream);
+  template <typename T>
+  void sum_in_order(T* x, int64_t count);
+
+  const std::shared_ptr<RankContext> context_;
+  const ModelShare share_;
+  const CudaRanksLimits limits_;
+  const cudaStream_t stream_;
+  const std::unique_ptr<DeviceCollectives> collectives_;
+  std::vector<int32_t> vocab_ends_;  // [size]  of the ranks' parts
+  int64_t most_vocab_ = 0;           // of any rank
+  cuda::DeviceMemory tokens_;        // [max_num_tokens]
+  cuda::DeviceMemory parts_;         // of sums, of all ranks
+  cuda::DeviceMemory logit_parts_;   // [size, max_logit_rows * most_vocab_] fp32
+  cuda::DeviceMemory logits_;        // [max_logit_rows, vocab_size] fp32
+  cuda::DeviceMemory square_sums_;   // [max_num_tokens + 1] fp32, then [size, max_num_tokens + 1]; where norms need it
+  std::optional<RankWatch> watch_;   // last: it uses the rest
+};
+
+}  // namespace llmb

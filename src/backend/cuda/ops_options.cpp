@@ -1,0 +1,52 @@
+#include "backend/cuda/ops_options.h"
+
+#include <algorithm>
+
+#include "backend/cuda/memory_plan.h"
+
+namespace llmb {
+
+namespace {
+
+// 256 rows of the largest vocabularies read the LM head once.
+constexpr int64_t kMaxLogitBytes = int64_t{320} << 20;
+// Table sizes that most steps fit: these are sampled at once and can be replayed; larger ones are sampled in parts.
+constexpr int64_t kBiasesPerSeq = 64;
+constexpr int64_t kMaxPenalties = int64_t{1} << 20;
+
+}  // namespace
+
+int64_t max_logit_rows(const ModelConfig& config, const LoadOptions& options) {
+  return std::clamp<int64_t>(kMaxLogitBytes / (int64_t{config.vocab_size} * 4), 1, options.max_num_samples());
+}
+
+CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, const LoadOptions& options, DType dtype,
+                           DType kv_dtype) {
+  CudaOpsOptions o;
+  o.dtype = dtype;
+  o.kv_dtype = kv_dtype;
+  o.quantization = options.cpu.quantization;
+  o.vocab_size = config.vocab_size;
+  o.limits.max_num_tokens = options.max_num_batched_tokens;
+  o.limits.max_num_seqs = options.max_num_seqs;
+  o.limits.max_num_samples = options.max_num_samples();
+  o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options.max_model_len, options.block_size));
+  o.groups = layer_groups(config, options);
+  o.limits.num_layer_groups = o.groups.num_groups();
+  o.limits.max_num_host_blocks = max_num_host_blocks(own, options, kv_dtype);
+  o.limits.has_states = config.has_states();
+  o.limits.mask_words = (config.vocab_size + 31) / 32;
+  // A row's biases are of different tokens. So are its penalties, but for one token that is not known yet.
+  const int64_t max_rows = options.max_num_samples();
+  const int64_t biases_of_row = config.vocab_size;
+  const int64_t penalties_of_row = std::min<int64_t>(options.max_model_len, int64_t{config.vocab_size} + 1);
+  o.limits.max_num_biases = std::clamp(kBiasesPerSeq * max_rows, biases_of_row, biases_of_row * max_rows);
+  o.limits.max_num_penalties = std::clamp(kMaxPenalties, penalties_of_row, penalties_of_row * max_rows);
+  o.block_size = options.block_size;
+  o.max_position = options.max_model_len;
+  o.max_logit_rows = max_logit_rows(config, options);
+  o.deterministic = options.cuda.deterministic;
+  return o;
+}
+
+}  // namespace llmb

@@ -1,0 +1,19 @@
+// Sizes that the CUDA backend lays its memory out for.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/backend.h"
+#include "backend/cuda/cuda_ops.h"
+#include "core/model_config.h"
+
+namespace llmb {
+
+// Rows of logits that are there at a time. The same on all ranks.
+int64_t max_logit_rows(const ModelConfig& config, const LoadOptions& options);
+
+// All but what depends on the device. own: of the rank that uses it, or `config` again
+CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, const LoadOptions& options, DType dtype,
+                           DType kv_dtype);
+
+}  // namespace llmb

@@ -1,0 +1,52 @@
+#include "backend/cuda/sampled_output.h"
+
+#include <algorithm>
+
+namespace llmb {
+
+int32_t max_top_of(const StepPlan& plan) {
+  const auto is_long = [](const SampleRow& row) { return row.num_logprobs > kMaxTopLogprobs; };
+  return std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), is_long) ? kMaxBestTokens : kMaxTopLogprobs;
+}
+
+void download_sampled(const CudaOps& ops, const StepPlan& plan, bool with_top, uint8_t* host, cudaStream_t stream) {
+  const cuda::SampleResult& on_device = ops.sampled();
+  const auto* const base = reinterpret_cast<const uint8_t*>(on_device.tokens);
+  const auto download = [&](const void* from, int64_t bytes) {
+    cuda::check(cudaMemcpyAsync(host + (static_cast<const uint8_t*>(from) - base), from, static_cast<size_t>(bytes),
+                                cudaMemcpyDeviceToHost, stream),
+                "cudaMemcpyAsync");
+  };
+  download(base, ops.sampled_bytes());
+  if (!with_top) return;
+  const int64_t num_top = int64_t{plan.num_samples()} * on_device.max_top;
+  download(on_device.top_tokens, num_top * int64_t{sizeof(TokenId)});
+  download(on_device.top_logprobs, num_top * int64_t{sizeof(float)});
+}
+
+void read_sampled(const CudaOps& ops, const StepPlan& plan, int32_t vocab_size, const uint8_t* host, SampledRows* out) {
+  const cuda::SampleResult& on_device = ops.sampled();
+  const auto* const base = reinterpret_cast<const uint8_t*>(on_device.tokens);
+  const auto mirror = [&]<typename T>(const T* address) {
+    return reinterpret_cast<const T*>(host + (reinterpret_cast<const uint8_t*>(address) - base));
+  };
+  const int32_t rows = plan.num_samples(), max_top = max_top_of(plan);
+  out->clear();
+  out->tokens.assign(mirror(on_device.tokens), mirror(on_device.tokens) + rows);
+  out->is_finite.assign(mirror(on_device.is_finite), mirror(on_device.is_finite) + rows);
+  out->logprobs.assign(rows, 0);
+  for (int32_t i = 0; i < rows; ++i) {
+    const int32_t wanted = plan.sample_rows[i].num_logprobs;
+    if (wanted >= 0) out->logprobs[i] = mirror(on_device.logprobs)[i];
+    const int32_t num_top = std::clamp(wanted, 0, vocab_size);
+    const TokenId* const tokens = mirror(on_device.top_tokens) + int64_t{i} * max_top;
+    const float* const logprobs = mirror(on_device.top_logprobs) + int64_t{i} * max_top;
+    if (out->is_finite[i] != 0) {
+      out->top_tokens.insert(out->top_tokens.end(), tokens, tokens + num_top);
+      out->top_logprobs.insert(out->top_logprobs.end(), logprobs, logprobs + num_top);
+    }
+    out->top_start.push_back(static_cast<int32_t>(out->top_tokens.size()));
+  }
+}
+
+}  // namespace llmb

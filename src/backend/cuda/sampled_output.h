@@ -1,0 +1,24 @@
+// The tokens that a step sampled, on their way from the device to the host.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "backend/cuda/cuda_ops.h"
+#include "core/resolve_step.h"
+#include "core/step_plan.h"
+
+namespace llmb {
+
+// A step has room for so many of the best tokens of each row, few where that is enough: they all go to the host.
+int32_t max_top_of(const StepPlan& plan);
+
+// Queues the copies. `host` mirrors the device's arrays of ops.sampled(); of the best tokens, as far as the step has
+// rows.
+void download_sampled(const CudaOps& ops, const StepPlan& plan, bool with_top, uint8_t* host, cudaStream_t stream);
+
+// `host`: where download_sampled() wrote.
+void read_sampled(const CudaOps& ops, const StepPlan& plan, int32_t vocab_size, const uint8_t* host, SampledRows* out);
+
+}  // namespace llmb

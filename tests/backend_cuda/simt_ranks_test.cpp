@@ -1,0 +1,229 @@
+// A model that several GPUs compute together, each rank a process on the host layer: the answers of one, whatever the
+// timing; and whichever of them dies or hangs, all end.
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "model/config_loader.h"
+#include "tests/support/all_schedules.h"
+#include "tests/support/compare.h"
+#include "tests/support/forked_ranks.h"
+#include "tests/support/golden.h"
+#include "tests/support/plan_builder.h"
+
+namespace llmb::test {
+namespace {
+
+constexpr int32_t kMaxNumBatchedTokens = 64;
+
+LoadOptions rank_options(const std::string& dir, const ModelConfig& config, DType dtype) {
+  LoadOptions options;
+  options.model_dir = dir;
+  options.max_num_seqs = 12;
+  options.max_num_batched_tokens = kMaxNumBatchedTokens;
+  options.max_model_len = std::min(config.max_position_embeddings, 256);
+  options.num_blocks_override = 160;
+  options.num_threads = 1;
+  options.dtype = options.kv_cache_dtype = dtype;
+  return options;
+}
+
+std::string fixture(const std::string& name) { return source_dir() + "/data/fixtures/models/" + name; }
+
+ModelConfig config_of_dir(const std::string& dir) {
+  const Result<ModelConfig> config = load_model_config(dir);
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  return *config;
+}
+
+// The beginnings of short lines.
+std::vector<nlohmann::json> short_lines(const std::string& dir, size_t most_tokens = 5) {
+  std::vector<nlohmann::json> lines = read_json_lines(dir + "/golden.jsonl");
+  std::erase_if(lines, [](const nlohmann::json& line) { return line.at("prompt_token_ids").size() > 17; });
+  for (nlohmann::json& line : lines)
+    for (const char* field : {"token_ids", "logprobs"})
+      if (line.at(field).size() > most_tokens)
+        line[field].erase(line[field].begin() + static_cast<std::ptrdiff_t>(most_tokens), line[field].end());
+  return lines;
+}
+
+std::vector<GenerateRequest> requests_of(const std::vector<nlohmann::json>& lines) {
+  std::vector<GenerateRequest> requests;
+  for (const auto& line : lines) {
+    GenerateRequest& r = requests.emplace_back();
+    r.prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
+    r.num_tokens = static_cast<int32_t>(line.at("token_ids").size());
+    r.sampling.num_logprobs = 5;
+  }
+  return requests;
+}
+
+std::vector<Generated> answers_of(Backend& backend, const std::vector<GenerateRequest>& requests, uint64_t seed = 1) {
+  return generate_at_random(backend, requests, seed % 2 == 1 ? 64 : 9, 12, seed);
+}
+
+std::unique_ptr<RankedBackend> load_ranks(const ForkedRanksOptions& ranks, const ModelConfig& config,
+                                          const LoadOptions& options) {
+  ForkedRanks made = make_forked_ranks(ranks);
+  const Status status = made.backend->load(config, options);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  return std::move(made.backend);
+}
+
+}  // namespace
+
+TEST_CASE("golden models over two and four GPUs: the reference's tokens and log probabilities, or refused by name") {
+  const std::set<std::string> kinds = {"llama-gqa", "llama-mqa-tied", "qwen2",  "gemma2",     "olmo2",
+                                       "qwen3_moe", "gpt_oss",        "phi3",   "gpt2",       "bloom",
+                                       "falcon",    "starcoder2",     "lfm2",   "deepseek_v3", "qwen3_next"};
+  int num_divided = 0;
+  for (const std::string& dir : golden_model_dirs()) {
+    const std::string name = std::filesystem::path(dir).filename().string();
+    if (!runs_all_schedules() && !kinds.contains(name)) continue;
+    const ModelConfig config = config_of_dir(dir);
+    const auto lines = short_lines(dir);
+    for (const int32_t size : {2, 4}) {
+      if (size == 4 && !runs_all_schedules() && name != "llama-gqa" && name != "gpt_oss") continue;
+      CAPTURE(name);
+      CAPTURE(size);
+      ForkedRanksOptions ranks;
+      ranks.tensor_size = size;
+      ForkedRanks made = make_forked_ranks(ranks);
+      LoadOptions options = rank_options(dir, config, DType::kF32);
+      options.cuda.deterministic = num_divided % 2 == 1;
+      const Status status = made.backend->load(config, options);
+      if (!status.ok()) {
+        CHECK_MESSAGE(status.code() == StatusCode::kUnsupported, status.message());
+        MESSAGE(name << " over " << size << ": " << status.message());
+        continue;
+      }
+      ++num_divided;
+      const auto answers = answers_of(*made.backend, requests_of(lines));
+      for (size_t i = 0; i < lines.size(); ++i) {
+        CAPTURE(i);
+        CHECK(answers[i].tokens == lines[i].at("token_ids").get<std::vector<TokenId>>());
+        CHECK(compare(answers[i].logprobs, lines[i].at("logprobs").get<std::vector<double>>(), 0, 1e-4) == "");
+      }
+    }
+  }
+  MESSAGE(num_divided << " divided");
+  CHECK(num_divided >= 12);
+}
+
+TEST_CASE("deterministic: bytes do not depend on the timing of any call, nor on the schedule") {
+  const std::string dir = fixture("llama-gqa");
+  const ModelConfig config = config_of_dir(dir);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    LoadOptions options = rank_options(dir, config, dtype);
+    options.cuda.deterministic = true;
+    std::vector<GenerateRequest> requests = requests_of(short_lines(dir));
+    for (size_t i = 0; i < requests.size(); ++i)
+      if (i % 2 == 1) requests[i].sampling.temperature = 0.9f, requests[i].sampling.rng = {5, i};
+    std::vector<Generated> expected;
+    const uint64_t num_runs = runs_all_schedules() ? 20 : 4;
+    for (uint64_t seed = 0; seed < num_runs; ++seed) {
+      ForkedRanksOptions ranks;
+      ranks.delay_seed = seed;
+      const auto backend = load_ranks(ranks, config, options);
+      const auto answers = answers_of(*backend, requests, seed + 1);
+      if (seed == 0) expected = answers;
+      CHECK((answers == expected));
+    }
+  }
+}
+
+TEST_CASE("sampling: what is drawn, also over an int8 KV cache, is what one GPU draws") {
+  const std::string dir = fixture("llama-gqa");
+  const ModelConfig config = config_of_dir(dir);
+  LoadOptions options = rank_options(dir, config, DType::kF32);
+  options.cuda.deterministic = true;
+  SUBCASE("fp32") {}
+  SUBCASE("int8") { options.kv_cache_dtype = DType::kI8; }
+  auto requests = requests_of(short_lines(dir, 8));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SampleRow& s = requests[i].sampling;
+    s.temperature = 0.8f;
+    s.rng = {7, i};
+    if (i % 3 == 1) s.top_k = 20;
+    if (i % 3 == 2) s.top_p = 0.9f;
+    if (i % 2 == 1) s.min_p = 0.05f;
+  }
+  const auto alone = loaded(make_cuda_backend(0), config, options);
+  const auto expected = answers_of(*alone, requests);
+  const auto actual = answers_of(*load_ranks({}, config, options), requests, 2);
+  for (size_t i = 0; i < requests.size(); ++i) CHECK(actual[i].tokens == expected[i].tokens);
+}
+
+TEST_CASE("int8 weights: about as far from the reference as on one GPU") {
+  const std::string dir = fixture("llama-gqa");
+  const ModelConfig config = config_of_dir(dir);
+  LoadOptions options = rank_options(dir, config, DType::kF32);
+  options.cpu.quantization = Quantization::kInt8;
+  const auto lines = short_lines(dir, 1);
+  const auto error_of = [&](Backend& backend) {
+    double sum = 0;
+    const auto answers = answers_of(backend, requests_of(lines));
+    for (size_t i = 0; i < lines.size(); ++i) {
+      if (answers[i].tokens != lines[i].at("token_ids").get<std::vector<TokenId>>()) continue;
+      sum += std::abs(answers[i].logprobs[0] - lines[i].at("logprobs")[0].get<double>());
+    }
+    return sum;
+  };
+  const double alone = error_of(*loaded(make_cuda_backend(0), config, options));
+  CHECK(error_of(*load_ranks({}, config, options)) <= 2 * alone + 0.01);
+}
+
+TEST_CASE("ranks have their share of the weights and no more") {
+  const std::string dir = fixture("llama-gqa");
+  const ModelConfig config = config_of_dir(dir);
+  const LoadOptions options = rank_options(dir, config, DType::kBF16);
+  const auto alone = loaded(make_cuda_backend(0), config, options);
+  const auto divided = load_ranks({}, config, options);
+  CHECK(static_cast<double>(divided->info().weight_bytes) <= 1.1 * static_cast<double>(alone->info().weight_bytes));
+  CHECK(divided->info().kv.bytes_per_block() == alone->info().kv.bytes_per_block());
+}
+
+TEST_CASE("a rank that is killed, and one that stops, end the step of all with a line that names it") {
+  const std::string dir = fixture("llama-gqa");
+  const ModelConfig config = config_of_dir(dir);
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    CAPTURE(signal);
+    ForkedRanksOptions options;
+    options.patience_ms = 3000;
+    ForkedRanks ranks = make_forked_ranks(options);
+    REQUIRE(ranks.backend->load(config, rank_options(dir, config, DType::kF32)).ok());
+    const GenerateRequest request = requests_of(short_lines(dir)).back();
+    std::vector<BlockId> blocks = {0, 1, 2, 3, 4, 5};
+    const StepPlan plan =
+        PlanBuilder(16).add(request.prompt, 0, static_cast<int32_t>(request.prompt.size()), blocks, {}).plan();
+    StepOutput output;
+    REQUIRE(ranks.backend->submit(plan).ok());
+    REQUIRE(ranks.backend->wait(&output).ok());
+    ::kill(ranks.peers->pids()[0], signal);
+    Status status = ranks.backend->submit(plan);
+    if (status.ok()) status = ranks.backend->wait(&output);
+    CHECK(status.code() == StatusCode::kDeviceError);
+    CHECK_MESSAGE(status.message().find("rank 1 in step ") != std::string::npos, status.message());
+  }
+}
+
+TEST_CASE("options and models that GPUs do not divide yet are refused by name") {
+  const auto message = [](const std::string& dir, const auto& change) {
+    const ModelConfig config = config_of_dir(dir);
+    LoadOptions options = rank_options(dir, config, DType::kBF16);
+    change(options);
+    return make_forked_ranks({}).backend->load(config, options).message();
+  };
+  CHECK(message(fixture("llama-gqa"), [](LoadOptions& o) { o.cpu.quantization = Quantization::kInt4; })
+            .find("quantization int4: not over several GPUs yet") != std::string::npos);
+}
+
+}  // namespace llmb::test
