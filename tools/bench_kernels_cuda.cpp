@@ -31,6 +31,7 @@
 #include "tools/cuda_bench_more_ops.h"
 #include "tools/cuda_bench_states.h"
 #include "tools/cuda_bench_steps.h"
+#include "tools/cuda_bench_texts.h"
 #include "tools/cuda_bench_wide.h"
 
 namespace llmb::bench {
@@ -54,10 +55,10 @@ constexpr Shape kShapes[] = {
     {"smollm2-135m", 576, 1536, 9, 3, 64, 49152},      {"tiny", 64, 96, 4, 2, 32, 500}};
 
 struct Options {
-  std::vector<std::string> ops = {"linear",     "paged_attention", "add_rms_norm", "rope_and_kv_write",
-                                  "silu_mul",   "embedding",       "gather_rows",  "sample",
-                                  "block_copy", "resolve_step",    "lora",         "more",
-                                  "linear_int4", "states",          "wide"};
+  std::vector<std::string> ops = {"linear",      "paged_attention", "add_rms_norm", "rope_and_kv_write",
+                                  "silu_mul",    "embedding",       "gather_rows",  "sample",
+                                  "block_copy",  "resolve_step",    "lora",         "more",
+                                  "linear_int4", "states",          "wide",         "texts"};
   std::string shape = "llama-3.1-8b";
 
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
@@ -314,6 +315,7 @@ int run(const Options& options, Settings settings) {
     if (options.wants("block_copy")) block_copy_cases(bench, shape.kv_heads, shape.head_dim, shape.is_tiny());
     if (options.wants("states")) state_cases(bench, shape.is_tiny());
     if (options.wants("wide")) wide_cases(bench, shape.is_tiny());
+    if (options.wants("texts")) text_cases(bench, shape.is_tiny());
     if (options.wants("more")) more_op_cases(bench, shape.hidden, shape.intermediate, shape.head_dim, shape.is_tiny());
   }
   if (found) return 0;

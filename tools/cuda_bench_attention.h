@@ -58,6 +58,11 @@ class AttentionCase {
 
   void set_beginning(Beginning beginning, int32_t num_same) { beginning_ = beginning, num_same_ = num_same; }
   void set_window(int32_t window) { params_.shape.window = window; }
+  // An encoder's: tokens see so many on either side; 0: all. REQUIRES: query_len is the whole context
+  void set_reach(int32_t reach) {
+    params_.shape.later = reach > 0 ? reach : cuda::AttentionShape::kAllLater;
+    params_.shape.window = reach > 0 ? 2 * reach + 1 : 0;
+  }
 
   // The sum over all sequences and KV heads; positions in the same blocks count once.
   double kv_bytes() const {
@@ -75,7 +80,10 @@ class AttentionCase {
   }
   double flops() const {
     double pairs = 0;
-    for (const int32_t n : context_len_) pairs += query_len_ * (n - (query_len_ - 1) / 2.0);
+    for (const int32_t n : context_len_)
+      pairs += query_len_ * (params_.shape.later == 0 ? n - (query_len_ - 1) / 2.0
+                             : window() == 0          ? n
+                                                      : std::min(n, window()));
     return 2 * pairs * params_.shape.num_heads * (params_.shape.head_dim + params_.shape.value_dim());
   }
 
@@ -196,6 +204,7 @@ class AttentionCase {
   cuda::AttentionShape full_shape() const {
     cuda::AttentionShape shape = params_.shape;
     shape.window = 0;
+    if (shape.later > 0) shape.later = cuda::AttentionShape::kAllLater;
     return shape;
   }
   void begin_alike(int copies, const std::vector<int32_t>& block_start, std::vector<BlockId>* ids) const {

@@ -1,10 +1,13 @@
-// Bound by bytes: each row is read once and written once. A thread moves one pack.
+// Bound by bytes: each row is read once and written once. A thread moves one pack. mean_rows: a block is a run of rows
+// by a pack of columns for each lane; its warps share out the rows, whose sums meet in shared memory in the order of
+// warps.
 #include "kernels/cuda/gather.h"
 
 #include "core/types.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/warp.h"
 
 namespace llmb::cuda {
 
@@ -31,7 +34,61 @@ void launch_rows(const T* x, const int32_t* rows, int64_t num_rows, int64_t widt
                gather_rows_kernel<T, kWidth>, x, rows, width, out);
 }
 
+constexpr int kMeanWarps = 8, kMeanThreads = kMeanWarps * kWarp;
+
+template <class T, class Out, int kWidth>
+__global__ void __launch_bounds__(kMeanThreads)
+    mean_rows_kernel(const T* __restrict__ x, const int32_t* __restrict__ begins, const int32_t* __restrict__ ends,
+                     int64_t width, Out* __restrict__ out) {
+  ptx::follow_previous_grid();
+  constexpr int kColumns = kWarp * kWidth;
+  __shared__ float sums[kMeanWarps * kColumns];
+  const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
+  const int64_t run = blockIdx.x, first = int64_t{blockIdx.y} * kColumns, at = first + lane * kWidth;
+  const int32_t begin = begins[run], end = ends[run];
+  float sum[kWidth] = {};
+  for (int64_t row = begin + warp; row < end && at < width; row += kMeanWarps) {
+    float values[kWidth];
+    load_floats(x + row * width + at, values);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sum[i] += values[i];
+  }
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) sums[warp * kColumns + lane * kWidth + i] = sum[i];
+  __syncthreads();
+  const auto count = static_cast<float>(max(end - begin, 1));
+  for (int column = static_cast<int>(threadIdx.x); column < kColumns; column += kMeanThreads) {
+    if (first + column >= width) continue;
+    float total = sums[column];
+    for (int w = 1; w < kMeanWarps; ++w) total += sums[w * kColumns + column];
+    out[run * width + first + column] = from_float<Out>(total / count);
+  }
+}
+
+template <class T, class Out, int kWidth>
+void launch_means(const T* x, const int32_t* begins, const int32_t* ends, int64_t num_runs, int64_t width, Out* out,
+                  cudaStream_t stream) {
+  const auto chunks = static_cast<unsigned>(ceil_div(width, kWarp * kWidth));
+  launch_ahead({dim3(static_cast<unsigned>(num_runs), chunks), dim3(kMeanThreads), 0, stream},
+               mean_rows_kernel<T, Out, kWidth>, x, begins, ends, width, out);
+}
+
 }  // namespace
+
+template <class T, class Out>
+void mean_rows(const T* x, const int32_t* begins, const int32_t* ends, int64_t num_runs, int64_t width, Out* out,
+               cudaStream_t stream) {
+  if (num_runs == 0) return;
+  if (can_pack(width, x)) launch_means<T, Out, kPackWidth>(x, begins, ends, num_runs, width, out, stream);
+  else launch_means<T, Out, 1>(x, begins, ends, num_runs, width, out, stream);
+}
+
+template void mean_rows(const float*, const int32_t*, const int32_t*, int64_t, int64_t, float*, cudaStream_t);
+template void mean_rows(const __nv_bfloat16*, const int32_t*, const int32_t*, int64_t, int64_t, float*, cudaStream_t);
+template void mean_rows(const __nv_bfloat16*, const int32_t*, const int32_t*, int64_t, int64_t, __nv_bfloat16*,
+                        cudaStream_t);
+template void mean_rows(const __half*, const int32_t*, const int32_t*, int64_t, int64_t, float*, cudaStream_t);
+template void mean_rows(const __half*, const int32_t*, const int32_t*, int64_t, int64_t, __half*, cudaStream_t);
 
 template <class T>
 void gather_rows(const T* x, const int32_t* rows, int64_t num_rows, int64_t width, T* out, cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// gather_rows: copies chosen rows, such as those whose logits are sampled.
+// gather_rows: copies chosen rows, such as those whose logits are sampled. mean_rows: the means of runs of rows.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,5 +14,15 @@ void gather_rows(const T* x,           // [*, width]
                  int64_t num_rows, int64_t width,
                  T* out,  // [num_rows, width]
                  cudaStream_t stream);
+
+// A mean's bits depend on its rows alone; that of one row is the row. A run without rows gives zeros. Out: float, or T.
+// Throws CudaError.
+template <class T, class Out>
+void mean_rows(const T* x,             // [*, width]
+               const int32_t* begins,  // [num_runs]  rows of x
+               const int32_t* ends,    // [num_runs]  the row behind a run's last
+               int64_t num_runs, int64_t width,
+               Out* out,  // [num_runs, width]
+               cudaStream_t stream);
 
 }  // namespace llmb::cuda

@@ -1,4 +1,5 @@
-// paged_attention: causal attention of a step's new tokens over their sequences' cached context, through block tables.
+// paged_attention: attention of a step's new tokens over their sequences' cached context, through block tables: causal,
+// within chunks, or over positions behind a token's own as well (AttentionShape::chunk, later).
 // out = softmax(q · Kᵀ * scale) · V for each query head; query heads of a group share a KV head (GQA).
 //
 // 1. Prefill, chunks of it and decode mix in one launch; its grid and arguments do not depend on the step.
@@ -53,7 +54,8 @@ struct SharedAttentionWork {
 };
 
 // A schedule on the device. Two steps' lists may share everything but items and cta_start.
-// REQUIRES: the schedule's shape is params.shape but for its window, which may also be 0 or larger.
+// REQUIRES: the schedule's shape is params.shape but for its window, which may also be 0 or larger, and for `later`,
+// which may be larger; both 0, or neither.
 struct AttentionWork {
   int32_t num_ctas = 0;
   const AttentionItem* items = nullptr;  // [<= max_items]

@@ -36,16 +36,20 @@ struct Args {
   int64_t block_stride;
   uint32_t block_rows;
   int32_t window;                   // at most kNoWindow
+  int32_t later, chunk;             // AttentionShape's
   float scale, softcap;
   float softcap_rate;  // 2 * log2(e) / softcap
   float fold;          // takes scores, transformed where they are, to units of log2
   bool deterministic;
 
   __device__ bool transforms_scores() const { return softcap > 0 || alibi_slopes != nullptr; }
+  // Whether rows may see positions of a tile that are outside of the item's visible ones, but for these.
+  __device__ bool masks_borders() const { return later > 0 || chunk > 0; }
 };
 constexpr int32_t kNoWindow = 1 << 30;  // position - window cannot overflow
 
-// Where a row's query and result are, and what it sees.
+// Where a row's query and result are, and what it sees: `window` positions up to this one, or fewer where a later one
+// has no key.
 struct Row {
   int32_t token, head, position;
 };
@@ -177,9 +181,13 @@ struct Visible {
 
 template <class T>
 __device__ Visible visible_positions(const Args<T>& args, const AttentionItem& item) {
-  const int first_seen = item.first_position + token_of(args, item.row_begin) - args.window + 1;
+  const int first = item.first_position + token_of(args, item.row_begin);
+  const int first_seen = args.chunk > 0 ? first / args.chunk * args.chunk : first - args.window + 1;
   const int begin = continues_states(args, item) ? item.shared.num_positions : item.kv_begin;
-  return {min(max(begin, first_seen), item.kv_end), item.kv_end};
+  if (args.later == 0) return {min(max(begin, first_seen), item.kv_end), item.kv_end};
+  const int last_seen = item.first_position + token_of(args, item.row_begin + item.num_rows - 1);
+  const int end = max(begin, min(item.kv_end, last_seen + 1));
+  return {min(max(begin, first_seen), end), end};
 }
 
 // A block's few shared variables, behind its tiles: registers are all taken.
@@ -194,7 +202,8 @@ struct BlockState {
   int is_last;
 };
 
-// The block's first item, then the next with every call; false: there is none. Called by all threads.
+// The block's first item, then the next with every call; false: there is none. Called by all threads. From here on an
+// item's first_position is the last that its first token sees.
 template <class T>
 __device__ bool next_item(const Args<T>& args, bool is_first, BlockState* state) {
   __syncthreads();  // nobody needs the last item any more
@@ -202,7 +211,8 @@ __device__ bool next_item(const Args<T>& args, bool is_first, BlockState* state)
     state->index = is_first ? args.work.cta_start[blockIdx.x] : state->index + 1;
     state->has_item = state->index < args.work.cta_start[blockIdx.x + 1];
     if (state->has_item) {
-      const AttentionItem item = args.work.items[state->index];
+      AttentionItem item = args.work.items[state->index];
+      item.first_position += args.later;
       state->item = item;
       state->visible = visible_positions(args, item);
     }

@@ -68,6 +68,8 @@ Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const BlockId* block
   args.block_size = shape.block_size;
   args.block_shift = is_power_of_two ? std::countr_zero(static_cast<unsigned>(shape.block_size)) : -1;
   args.window = shape.window > 0 ? std::min(shape.window, kNoWindow) : kNoWindow;
+  args.later = shape.later;
+  args.chunk = shape.chunk;
   args.scale = params.scale;
   args.softcap = params.softcap;
   args.softcap_rate = params.softcap > 0 ? 2 * kLog2e / params.softcap : 0;
@@ -81,6 +83,8 @@ template <class T, class KV>
 void launch_all(const Args<T>& args, const AttentionTiling& tiling, cudaStream_t stream) {
   if (tiling.scalar) return launch_scalar<T, KV>(args, stream);
   if constexpr (!std::is_same_v<T, float>) {
+    LLMB_CHECK(!(args.later > 0 || args.chunk > 0) ||
+               (args.work.tree.parent_rows == nullptr && args.work.shared.stats == nullptr));
     if (tiling.wide) return launch_wide(args, stream);
     const AttentionWork& work = args.work;
     LLMB_CHECK(args.qkv_stride % 8 == 0 && (std::is_same_v<T, KV> || !tiling.wgmma));
@@ -114,6 +118,9 @@ AttentionTiling checked_tiling(const AttentionParams& params, KvCode code) {
   LLMB_CHECK(shape.dtype == kDTypeOf<T> && shape.kv_code == code);
   LLMB_CHECK(code == KvCode::kNone || (shape.latent_dim == 0 && shape.block_stride == 0));
   LLMB_CHECK(params.scale > 0 && params.softcap >= 0 && shape.window >= 0);
+  LLMB_CHECK(shape.later >= 0 && shape.later <= AttentionShape::kAllLater);
+  LLMB_CHECK(shape.later == 0 || params.alibi_slopes == nullptr);
+  LLMB_CHECK(shape.chunk >= 0 && (shape.chunk == 0 || (shape.window == 0 && shape.later == 0)));
   return attention_tiling(shape);
 }
 

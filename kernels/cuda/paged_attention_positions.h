@@ -151,6 +151,8 @@ class PositionAttention {
     const int column = position + lane_ % 4 * 2;
     if (args_.transforms_scores()) transform_scores(args_, rows_, column, s);
     if (position < all_see_from_ || position + kStrip - 1 > all_see_to_) mask_scores(rows_, args_.window, column, s);
+    if (args_.masks_borders() && (position < visible_.begin || position + kStrip > visible_.end))
+      mask_borders(visible_, column, s);
     float rescale[2];
     online_.add(s, args_.fold, rescale);
     rescale_values(rescale, values_);

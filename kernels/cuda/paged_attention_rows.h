@@ -68,7 +68,8 @@ class RowAttention {
       if (position >= visible.end) break;
       const int next = position + kPositions;
       const bool sees = position <= rows.last_position && next > rows.first_position - args_.window + 1;
-      const bool all_seen = next - 1 <= rows.first_position && position > rows.last_position - args_.window;
+      const bool all_seen = next - 1 <= rows.first_position && position > rows.last_position - args_.window &&
+                            position >= visible.begin && next <= visible.end;
       uint32_t eights[Plan::kSteps + 1];
       rows_of_eights(next, next_ids, eights);
       // A barrier says that a stage has landed for all warps, and that all have done with the other.
@@ -192,6 +193,7 @@ class RowAttention {
         const RowPair rows = find_rows_of<kKind>(args_, item_, lane_row(r));
         if (args_.transforms_scores()) transform_scores(args_, rows, column, s[r]);
         if (!all_seen) mask_scores(rows, args_.window, column, s[r]);
+        if (!all_seen && args_.masks_borders()) mask_borders(state_.visible, column, s[r]);
       }
       float rescale[2];
       online_[r].add(s[r], args_.fold, rescale);

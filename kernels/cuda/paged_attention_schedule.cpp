@@ -37,6 +37,13 @@ void set_cost(const AttentionTiling& tiling, bool deterministic, Unit* unit) {
   }
 }
 
+// The row behind the last one in the chunk of `row`, both counted from a sequence's first new token.
+int64_t end_of_chunk(const AttentionShape& shape, int32_t first_position, int64_t row) {
+  if (shape.chunk == 0) return INT64_MAX;
+  const int64_t position = first_position + row / shape.group();
+  return ((position / shape.chunk + 1) * shape.chunk - first_position) * shape.group();
+}
+
 void make_units(const AttentionBatch& batch, const AttentionShape& shape, const AttentionTiling& tiling,
                 std::vector<Unit>* units) {
   units->clear();
@@ -45,22 +52,27 @@ void make_units(const AttentionBatch& batch, const AttentionShape& shape, const 
     const int32_t first_position = batch.context_len[s] - num_tokens;
     LLMB_CHECK(num_tokens >= 0 && first_position >= 0);
     const int64_t num_rows = int64_t{num_tokens} * shape.group();
-    for (int64_t row = 0; row < num_rows; row += tiling.max_rows) {
+    for (int64_t row = 0, end = 0; row < num_rows; row = end) {
       Unit unit{};
       unit.seq = s;
       unit.row_begin = static_cast<int32_t>(row);
-      unit.num_rows = static_cast<int32_t>(std::min<int64_t>(tiling.max_rows, num_rows - row));
+      end = std::min({row + tiling.max_rows, num_rows, end_of_chunk(shape, first_position, row)});
+      unit.num_rows = static_cast<int32_t>(end - row);
       unit.wgmma = tiling.wgmma && unit.num_rows > AttentionTiling::kTileRows;
       unit.kv_tile = unit.wgmma ? AttentionTiling::kWgmmaTile : tiling.kv_tile;
       const int32_t first_token = unit.row_begin / shape.group();
       const int32_t last_token = (unit.row_begin + unit.num_rows - 1) / shape.group();
-      const int32_t first_seen = shape.window > 0 ? std::max(0, first_position + first_token - (shape.window - 1)) : 0;
+      const int32_t position = first_position + first_token;
+      const int32_t first_seen = shape.chunk > 0    ? position / shape.chunk * shape.chunk
+                                 : shape.window > 0 ? std::max(0, position + shape.later - (shape.window - 1))
+                                                    : 0;
       unit.kv_begin = first_seen / unit.kv_tile * unit.kv_tile;
       if (batch.shared != nullptr) {
         unit.kv_begin = batch.shared[s].num_positions;
-        LLMB_CHECK(shape.window == 0 && unit.kv_begin <= first_position && unit.kv_begin % unit.kv_tile == 0);
+        LLMB_CHECK(shape.window == 0 && shape.later == 0 && shape.chunk == 0);
+        LLMB_CHECK(unit.kv_begin <= first_position && unit.kv_begin % unit.kv_tile == 0);
       }
-      unit.kv_end = first_position + last_token + 1;
+      unit.kv_end = std::min(batch.context_len[s], first_position + last_token + shape.later + 1);
       unit.num_tiles = static_cast<int32_t>(ceil_div(unit.kv_end - unit.kv_begin, unit.kv_tile));
       set_cost(tiling, shape.deterministic, &unit);
       units->push_back(unit);
@@ -303,17 +315,18 @@ void write_items(const AttentionBatch& batch, int32_t num_ctas, AttentionSchedul
 AttentionTiling attention_tiling(const AttentionShape& shape) {
   const int32_t dim = shape.head_dim;
   // Keys of 512 channels, and latents of up to 512 behind 64 rotated channels.
+  const bool is_masked = shape.later > 0 || shape.chunk > 0;  // at a tile's borders
   const bool is_wide = shape.latent_dim > 0 ? dim - shape.latent_dim == 64 && dim <= 576 : dim > 256 && dim <= 512;
   const bool has_rows = shape.block_stride == 0 || (shape.block_stride % dim == 0 && shape.block_stride % 8 == 0);
   if (shape.dtype == DType::kF32 || dim % 8 != 0 || shape.block_size % 8 != 0 || !has_rows ||
-      (is_wide ? shape.kv_code != KvCode::kNone : dim > 256 || shape.latent_dim > 0))
+      (is_wide ? shape.kv_code != KvCode::kNone || is_masked : dim > 256 || shape.latent_dim > 0))
     return {.scalar = true, .padded_dim = dim, .max_rows = 16, .kv_tile = 32, .ctas_per_sm = 8};
   if (is_wide)
     return {.scalar = false, .padded_dim = dim, .max_rows = 64, .kv_tile = 32, .ctas_per_sm = 1, .wide = true};
   // Tensor copies bring rows of 64 elements, as wgmma takes them, so of no bytes. Their tiles differ from those of the
   // other kernel, so its bits do too.
   const bool wgmma = shape.hopper && !shape.deterministic && shape.kv_code == KvCode::kNone && shape.block_stride == 0 &&
-                     (dim == 64 || dim == 128);
+                     !is_masked && (dim == 64 || dim == 128);
   for (const int32_t padded : {64, 80, 96, 128})
     if (dim <= padded)
       return {.scalar = false,
@@ -332,6 +345,7 @@ AttentionLimits attention_limits(const AttentionShape& shape, int32_t num_ctas, 
   AttentionLimits limits;
   limits.max_items =
       shape.num_kv_heads * (int64_t{max_num_tokens} * shape.group() / tiling.max_rows + max_num_seqs) + max_cuts;
+  if (shape.chunk > 0) limits.max_items += shape.num_kv_heads * (int64_t{max_num_tokens} / shape.chunk + max_num_seqs);
   limits.max_partial_rows = 2 * max_cuts * tiling.max_rows;
   limits.max_splits = max_cuts;
   return limits;
@@ -341,6 +355,8 @@ void schedule_attention(const AttentionBatch& batch, const AttentionShape& shape
                         AttentionSchedule* schedule) {
   LLMB_CHECK(num_ctas > 0 && shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0);
   LLMB_CHECK(shape.head_dim > 0 && shape.block_size > 0 && shape.window >= 0);
+  LLMB_CHECK(shape.later >= 0 && shape.later <= AttentionShape::kAllLater);
+  LLMB_CHECK(shape.chunk >= 0 && (shape.chunk == 0 || (shape.window == 0 && shape.later == 0)));
   const AttentionTiling tiling = attention_tiling(shape);
   LLMB_CHECK(!tiling.wgmma || num_ctas % 3 == 0);
   make_units(batch, shape, tiling, &schedule->units);

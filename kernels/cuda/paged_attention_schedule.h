@@ -2,8 +2,8 @@
 // that blocks finish together. Host code without a device; a schedule serves all layers of a step that have its window.
 //
 // A row is one query head of one token; rows of a sequence's new tokens that share a KV head are numbered
-// token * group + head in group. A unit is up to max_rows of them over all positions that they see; an item is a unit
-// or a piece of one, over a range of positions that starts at a multiple of the kernel's tile.
+// token * group + head in group. A unit is up to max_rows of them, of one chunk, over all positions that they see; an
+// item is a unit or a piece of one, over a range of positions that starts at a multiple of the kernel's tile.
 //
 // 1. Items cover each (row, visible position) exactly once. Items of CTA c are [cta_start[c], cta_start[c + 1]).
 // 2. Sizes stay within attention_limits().
@@ -28,13 +28,19 @@ struct AttentionShape {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t block_size = 16;
-  int32_t window = 0;  // positions a token sees, its own the last; 0: all up to its own
+  int32_t window = 0;  // positions a token sees, up to the last of them; 0: all
+  // Positions behind its own that a token sees; the last of them is the last that it sees. Of sequences all of whose
+  // tokens are new.
+  int32_t later = 0;
+  int32_t chunk = 0;  // > 0: in place of a window, positions from the last multiple of this on, up to its own
   bool deterministic = false;
   bool hopper = false;  // the device has compute capability 9.0
   KvCode kv_code = KvCode::kNone;  // of the bytes that keys and values are (scaled_kv.h); kNone: they are of dtype
   // > 0: no values are stored: they are the last so many channels of the keys (latents).
   int32_t latent_dim = 0;
   int64_t block_stride = 0;  // elements from a block to the next in the pools; 0: they are dense
+
+  static constexpr int32_t kAllLater = 1 << 28;
 
   int32_t group() const { return num_heads / num_kv_heads; }
   int32_t value_dim() const { return latent_dim > 0 ? latent_dim : head_dim; }

@@ -265,7 +265,7 @@ int32_t shared_ctas(const AttentionTiling& tiling, int32_t num_ctas, bool uses_w
 
 bool can_share_positions(const AttentionShape& shape) {
   const AttentionTiling tiling = attention_tiling(shape);
-  return !tiling.scalar && !tiling.wide;
+  return !tiling.scalar && !tiling.wide && shape.later == 0 && shape.chunk == 0;
 }
 
 bool shares_positions(const AttentionShape& shape, int32_t num_tokens) {

@@ -173,6 +173,17 @@ __device__ void mask_scores(const RowPair& rows, int window, int position, float
   }
 }
 
+// Masks positions outside of `visible`, whose keys are not there.
+template <int kBlocks>
+__device__ void mask_borders(const Visible& visible, int position, float (&s)[kBlocks][4]) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (position + 8 * b + e % 2 < visible.begin || position + 8 * b + e % 2 >= visible.end) s[b][e] = kMinusInfinity;
+  }
+}
+
 // Online softmax (Milakov and Gimelshein 2018) of the two rows of a lane. max is of the scores as they come; `fold`
 // takes them to units of log2. sum is of this lane's columns only. max may be behind by up to kSlack units of log2,
 // which costs no precision and saves most rescaling.

@@ -13,9 +13,18 @@ namespace {
 
 // For all sequences: a step with more drafts than this costs about as much as the steps that they save.
 constexpr int32_t kMaxStepDrafts = 64;
-
+// Prompt rows that a step on a GPU scores where scoring is all that the run does. Each takes the memory of a sequence's
+// sample row: 20 bytes for each of hidden_size, and a bit for each token of the vocabulary.
+constexpr int32_t kMaxStepScores = 2048;
 // Tokens of a step that forms leave no choice of, one sequence with another.
 constexpr int64_t kForcedPerSequence = 4;
+
+// Whether chunks of attention cut texts of this length.
+bool attends_in_chunks(const ModelConfig& config, int32_t max_model_len) {
+  return std::any_of(config.layers.begin(), config.layers.end(), [&](const LayerConfig& layer) {
+    return layer.chunk > 0 && layer.chunk < max_model_len;
+  });
+}
 
 WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
   WorkerOptions options;
@@ -34,7 +43,10 @@ WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
   options.speculation = o.speculation;
   options.load.pooling = model.files.pooling;
   options.model.mtp.is_used = o.speculation.mtp;
-  if (options.load.pooling) options.speculation = {};
+  const bool is_gpu = model.device.kind == DeviceKind::kCuda, scores = is_gpu && o.generation.task == Task::kScore;
+  // Between chunks of attention a GPU verifies no drafts; where it scores, sample rows are for prompts.
+  const bool verifies = !is_gpu || !attends_in_chunks(options.model, options.load.max_model_len);
+  if (options.load.pooling || (options.speculation.is_default && (scores || !verifies))) options.speculation = {};
   // A step must have room for the longest of prompts that are computed whole.
   if (model.files.context && model.files.context->is_indivisible) {
     int32_t& most = options.scheduler.max_num_batched_tokens;
@@ -46,8 +58,10 @@ WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
     options.load.max_num_drafts = options.scheduler.max_num_drafts;
     options.scheduler.allows_trees = o.speculation.has_trees() && o.decode_context_parallel_size == 1;
   } else {
-    // For tokens that a form leaves no choice of, a few for each sequence. Nothing is guessed.
-    const int64_t wanted = std::max<int64_t>(kMaxStepDrafts, kForcedPerSequence * o.scheduler.max_num_seqs);
+    // For tokens that a form leaves no choice of, a few for each sequence, and for prompts that are scored. Nothing is
+    // guessed.
+    const int64_t least = scores ? kMaxStepScores : kMaxStepDrafts;
+    const int64_t wanted = std::max(least, kForcedPerSequence * o.scheduler.max_num_seqs);
     options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(wanted, o.scheduler.max_num_batched_tokens));
     options.load.max_num_drafts = options.scheduler.max_num_drafts;
     options.load.max_drafts_per_group = 0;

@@ -327,15 +327,15 @@ class Ops : public WeightMaker {
   }
 
   // out[i] = of the rows of the entry that sample row i is of, the first, or the mean
-  virtual void pool_rows(Rows x,  // [num_tokens, width] fp32
+  virtual void pool_rows(Rows x,  // [num_tokens, width]
                          PoolingKind kind, int64_t num_samples,
-                         Rows out) {  // [num_samples, width] fp32
+                         Rows out) {  // [num_samples, width]  of activation_dtype(), or fp32
     static_cast<void>(x), static_cast<void>(kind), static_cast<void>(num_samples), static_cast<void>(out);
     LLMB_CHECK_MSG(false, "this backend does not pool");
   }
 
   // Hands out rows in place of tokens, for all sample rows of the plan.
-  virtual void give_vectors(Rows x,  // [num_samples, width]
+  virtual void give_vectors(Rows x,  // [num_samples, width]  of activation_dtype(), or fp32
                             int64_t num_samples) {
     static_cast<void>(x), static_cast<void>(num_samples);
     LLMB_CHECK_MSG(false, "this backend gives no vectors");

@@ -81,10 +81,13 @@ Result<PoolingHead> PoolingHead::load(const Pooling& pooling, WeightSource& mode
 
 void PoolingHead::allocate(const ModelConfig& config, Ops& ops, int64_t max_rows) {
   norm_eps_ = static_cast<float>(config.norm_eps);
-  if (kind_ != PoolingKind::kLast) pooled_ = ops.allocate(max_rows, config.hidden_size, DType::kF32);
+  const DType dtype = ops.activation_dtype();
+  if (kind_ != PoolingKind::kLast)
+    pooled_ = ops.allocate(max_rows, config.hidden_size, layers_.empty() ? DType::kF32 : dtype);
   for (Layer& layer : layers_) {
-    layer.product = ops.allocate(max_rows, layer.width, ops.activation_dtype());
-    if (layer.activation) layer.out = ops.allocate(max_rows, layer.width, ops.activation_dtype());
+    const bool is_given = &layer == &layers_.back() && !layer.activation && !layer.norm.weight;
+    layer.product = ops.allocate(max_rows, layer.width, is_given ? DType::kF32 : dtype);
+    if (layer.activation) layer.out = ops.allocate(max_rows, layer.width, dtype);
   }
 }
 
@@ -102,7 +105,7 @@ void PoolingHead::forward(Rows hidden, int64_t num_samples, Ops& ops) {
       x = layer.out->rows();
     }
     if (layer.norm.weight)
-      ops.add_layer_norm(x, Rows(), *layer.norm.weight, layer.norm.bias.get(), norm_eps_, num_samples, x);
+      ops.layer_norm_groups(x, 0, 1, *layer.norm.weight, layer.norm.bias.get(), norm_eps_, num_samples);
   }
   ops.give_vectors(x, num_samples);
 }

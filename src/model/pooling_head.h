@@ -33,7 +33,8 @@ class PoolingHead {
     int64_t width = 0;                     // out
     std::optional<Activation> activation;
     NormWeights norm;                            // [width], or null
-    std::unique_ptr<DeviceBuffer> product, out;  // [max_rows, width]  out: null without an activation
+    std::unique_ptr<DeviceBuffer> product,
+        out;  // [max_rows, width]  fp32 where given out; out: null without activation
   };
 
   static Result<Layer> load_layer(const PoolingLayer& layer, WeightSource& model, WeightMaker& maker);
@@ -41,7 +42,7 @@ class PoolingHead {
   PoolingKind kind_ = PoolingKind::kLast;
   float norm_eps_ = 0;
   std::vector<Layer> layers_;
-  std::unique_ptr<DeviceBuffer> pooled_;  // [max_rows, hidden_size] fp32, or null
+  std::unique_ptr<DeviceBuffer> pooled_;  // [max_rows, hidden_size]  fp32 where given out; or null
 };
 
 }  // namespace llmb

@@ -79,8 +79,7 @@ std::optional<RequestError> never_fits(const SchedulerConfig& config, const Requ
                             std::to_string(config.max_best_tokens) + "; lower beam_width",
                         "beam_width"};
   if (request.params.score.prompt_logprobs && !(config.scores_prompts && config.max_num_drafts > 0))
-    return RequestError{"unsupported_field", "prompt_logprobs are computed on a CPU only (--device cpu)",
-                        "prompt_logprobs"};
+    return RequestError{"unsupported_field", "this device computes no prompt_logprobs", "prompt_logprobs"};
   const int64_t num_new = max_new_tokens(config, request);
   const int64_t num_cached = num_prompt + num_new - 1;
   const int64_t num_needed = max_live_blocks(config.windows, ceil_div(num_cached, config.block_size),

@@ -3,61 +3,16 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
-#include "model/classifier.h"
-#include "model/config_loader.h"
-#include "tests/support/engine_job.h"
 #include "tests/support/golden.h"
-#include "tests/support/source_dir.h"
-#include "tokenizer/tokenizer.h"
+#include "tests/support/text_jobs.h"
 
 namespace llmb::test {
 namespace {
 
 using nlohmann::json;
-
-EngineJobOptions classifier_job(const std::string& name) {
-  const std::string dir = source_dir() + "/data/fixtures/classifiers/" + name;
-  EngineJobOptions options;
-  options.config = load_model_config(dir).value();
-  options.config.tie_word_embeddings = true;
-  options.tokenizer = Tokenizer::load(dir).value();
-  options.make_backend = [] { return make_cpu_backend(); };
-  options.load.model_dir = dir;
-  options.load.dtype = options.load.kv_cache_dtype = DType::kF32;
-  options.load.num_threads = 1;
-  options.load.pooling = load_classifier(dir, options.config).value();
-  options.defaults.task = Task::kClassify;
-  options.defaults.classify.scores = options.load.pooling->scores;
-  options.scheduler.max_num_seqs = 8;
-  options.scheduler.max_num_batched_tokens = 200;
-  options.scheduler.max_num_drafts = 8;
-  options.scheduler.max_model_len = 128;
-  options.scheduler.block_size = 16;
-  options.scheduler.num_blocks = 40;
-  options.scheduler.enable_prefix_caching = true;
-  return options;
-}
-
-std::vector<json> answers_to(const std::vector<json>& lines, const EngineJobOptions& options) {
-  std::string text;
-  for (const json& line : lines) text += line.dump() + "\n";
-  const EngineJob job(text);
-  const EngineJobOutcome outcome = job.run(options);
-  REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
-  std::vector<json> records;
-  for (const auto& [index, text_of_record] : records_by_index(job.output())) {
-    records.push_back(json::parse(text_of_record));
-    if (json& record = records.back(); record.contains("error") && record["error"].is_object())
-      record["error"].erase("line");  // which names the job's folder
-  }
-  REQUIRE(records.size() == lines.size());
-  return records;
-}
 
 bool is_near(const json& actual, const json& expected) {
   const double a = actual, b = expected;

@@ -1,76 +1,18 @@
 // Encoders: texts become the vectors that sentence-transformers makes of them (tools/golden/make_golden_encoders.py).
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
-#include "model/config_loader.h"
-#include "model/pooling.h"
-#include "tests/support/engine_job.h"
 #include "tests/support/golden.h"
-#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
-#include "tokenizer/tokenizer.h"
+#include "tests/support/text_jobs.h"
 
 namespace llmb::test {
 namespace {
 
 using nlohmann::json;
-
-std::vector<std::string> encoder_dirs() {
-  std::vector<std::string> dirs;
-  for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/data/fixtures/encoders"))
-    dirs.push_back(entry.path().string());
-  return dirs;
-}
-
-EngineJobOptions encoder_job(const std::string& dir) {
-  EngineJobOptions options;
-  options.config = load_model_config(dir).value();
-  options.tokenizer = Tokenizer::load(dir).value();
-  options.make_backend = [] { return make_cpu_backend(); };
-  options.load.model_dir = dir;
-  options.load.dtype = options.load.kv_cache_dtype = DType::kF32;
-  options.load.num_threads = 2;
-  options.load.pooling = load_pooling(dir, options.config, {}).value();
-  options.defaults.task = Task::kEmbed;
-  options.defaults.embed.normalizes = options.load.pooling->normalizes;
-  options.scheduler.max_num_seqs = 8;
-  options.scheduler.max_num_batched_tokens = 400;
-  options.scheduler.max_num_drafts = 8;
-  options.scheduler.max_model_len = 318;
-  options.scheduler.block_size = 16;
-  options.scheduler.num_blocks = 60;
-  options.scheduler.enable_prefix_caching = true;
-  return options;
-}
-
-std::vector<json> answers_to(const std::vector<json>& lines, const EngineJobOptions& options) {
-  std::string text;
-  for (const json& line : lines) text += line.dump() + "\n";
-  const EngineJob job(text);
-  const EngineJobOutcome outcome = job.run(options);
-  REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
-  std::vector<json> records;
-  for (const auto& [index, record] : records_by_index(job.output())) records.push_back(json::parse(record));
-  REQUIRE(records.size() == lines.size());
-  return records;
-}
-
-// 1 - cosine, and what the lengths differ by.
-double distance(const json& a, const json& b) {
-  REQUIRE(a.size() == b.size());
-  double ab = 0, aa = 0, bb = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double x = a[i], y = b[i];
-    ab += x * y, aa += x * x, bb += y * y;
-  }
-  return 1 - ab / std::sqrt(aa * bb) + std::fabs(std::sqrt(aa / bb) - 1);
-}
 
 TEST_CASE("encoders' vectors equal sentence-transformers', and are the same bytes whatever the schedule") {
   for (const std::string& dir : encoder_dirs()) {

@@ -1,4 +1,5 @@
-// Layers' attention by the size of their heads: all layers of a kind have one work list in each step.
+// Layers' attention by the size of their heads, and by chunks of positions: all layers of a kind have one work list in
+// each step.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,8 @@ struct AttentionKinds {
 };
 
 // The kinds of layers that attend, in order of their first one. `like` has all that they have in common, heads aside.
-AttentionKinds attention_kinds(const ModelConfig& config, const cuda::AttentionShape& like, int32_t num_sms);
+// Positions are below max_position: chunks of as many cut nothing.
+AttentionKinds attention_kinds(const ModelConfig& config, const cuda::AttentionShape& like, int32_t num_sms,
+                               int32_t max_position);
 
 }  // namespace llmb

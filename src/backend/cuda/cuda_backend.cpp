@@ -92,7 +92,7 @@ class CudaBackend final : public Backend {
     const Status status = guard([&] {
       flight.end->synchronize();
       if (ranks_) LLMB_RETURN_IF_ERROR(ranks_->failure());
-      read_output(*flight.plan, flight.host.data<uint8_t>(), output);
+      read_output(flight, output);
       float ms = 0;
       check(cudaEventElapsedTime(&ms, flight.begin->get(), flight.end->get()), "cudaEventElapsedTime");
       output->device_ms = ms;
@@ -166,7 +166,7 @@ class CudaBackend final : public Backend {
     info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options) : num_recorded_drafts(options_);
     info_.max_best_tokens = kMaxBestTokens;
     info_.verifies_trees = !config.has_states();
-    info_.copies_blocks = info_.runs_first_layers = true;
+    info_.copies_blocks = info_.runs_first_layers = info_.scores_prompts = true;
     info_.load_ms = clock.now_ms();
     return {};
   }
@@ -200,6 +200,7 @@ class CudaBackend final : public Backend {
     ops_.emplace(own_, device_, o, stream_->get());
     if (ranks_) ops_->join_ranks(&*ranks_);
     if (options_.adapters) ops_->add_adapters(options_.adapters, options_.adapter_bytes);
+    if (options_.pooling) ops_->add_pooling(*options_.pooling);
     for (Flight& flight : flights_) {
       flight.host = cuda::PinnedMemory(ops_->sampled_bytes_with_top());
       flight.begin.emplace(cudaEventBlockingSync);
@@ -222,6 +223,7 @@ class CudaBackend final : public Backend {
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(own_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
                          options_.max_num_samples(), max_logit_rows(config_, options_) * own_.vocab_size * 4);
+    LLMB_RETURN_IF_ERROR(add_pooling_head(options_, config_, files, pool, *ops_, &*transformer_));
     LLMB_RETURN_IF_ERROR(add_heads(options_, config_, *ops_, &*transformer_, &info_));
     ops_->end_of_weights();
     return {};
@@ -235,10 +237,13 @@ class CudaBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(submit(plan));
     LLMB_RETURN_IF_ERROR(wait(&ignored));
     // Every recorded step takes about as much as the first.
-    const int64_t free_before = free_device_bytes();
-    record({largest_bucket(), /*needs_all=*/true, ops_->stage().fullest_decode_kind()});
-    const int64_t graph_bytes = std::clamp<int64_t>(free_before - free_device_bytes(), 0, kMostGraphBytes);
-    graphs_.clear();
+    int64_t graph_bytes = 0;
+    if (!options_.pooling) {
+      const int64_t free_before = free_device_bytes();
+      record({largest_bucket(), /*needs_all=*/true, ops_->stage().fullest_decode_kind()});
+      graph_bytes = std::clamp<int64_t>(free_before - free_device_bytes(), 0, kMostGraphBytes);
+      graphs_.clear();
+    }
     set_kv_pool(0);
     const bool has_guesses = num_recorded_drafts(options_) > 0;
     const int64_t num_kinds = ops_->stage().num_kinds(has_guesses, has_guesses && options_.verifies_trees) +
@@ -264,7 +269,9 @@ class CudaBackend final : public Backend {
 
   int64_t largest_bucket() const { return largest_graph(options_); }
 
+  // None where steps give vectors, as they compute prompts.
   void record_graphs() {
+    if (options_.pooling) return;
     for (const int64_t size : graph_sizes(largest_bucket())) {
       tune(static_cast<int32_t>(size));
       for (const bool needs_all : {false, true}) record({size, needs_all, ops_->stage().decode_kind()});
@@ -329,20 +336,25 @@ class CudaBackend final : public Backend {
     if (!plan.hidden_rows.empty()) transformer_->forward_heads(shape.num_tokens, shape.num_samples);
     else if (replay) graphs_.launch(step, stream);
     else run(shape.num_tokens, shape.num_samples, plan.num_layers);
-    download_sampled(*ops_, plan, needs.top_logprobs, flight.host.data<uint8_t>(), stream);
+    if (CudaPooling* const pooling = ops_->pooling()) pooling->download(num_submitted_, plan.num_samples());
+    else download_sampled(*ops_, plan, needs.top_logprobs, flight.host.data<uint8_t>(), stream);
     flight.end->record(stream);
     flight.plan = &plan;
     if (ranks_) ranks_->begin_step(plan.step);
     ++num_submitted_;
   }
 
-  void read_output(const StepPlan& plan, const uint8_t* host, StepOutput* output) {
-    read_sampled(*ops_, plan, config_.vocab_size, host, &sampled_rows_);
+  void read_output(const Flight& flight, StepOutput* output) {
+    const StepPlan& plan = *flight.plan;
+    const CudaPooling* const pooling = ops_->pooling();
+    if (pooling != nullptr) CudaPooling::stand_for_vectors(plan.num_samples(), &sampled_rows_);
+    else read_sampled(*ops_, plan, config_.vocab_size, flight.host.data<uint8_t>(), &sampled_rows_);
     // As the device has done it.
     tokens_ = plan.tokens;
     for (TokenId& token : tokens_)
       if (token < 0) token = given_.last.at(static_cast<size_t>(-1 - token));
     give_tokens(plan, tokens_, sampled_rows_, output, &given_);
+    if (pooling != nullptr) pooling->read(num_fetched_, plan.num_samples(), &output->hidden);
   }
 
   const int index_;

@@ -127,6 +127,8 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
                                static_cast<float>(config_.attention_softcap), alibi_slopes_.data<const float>(),
                                sinks != nullptr ? data<const float>(sinks->rows()) : nullptr};
   params.shape.window = config_.layer(layer).window;
+  if (const int32_t reach = config_.layer(layer).reach; reach > 0)
+    params.shape.later = reach, params.shape.window = 2 * reach + 1;
   with_type(options_.dtype, [&]<typename T>(T) {
     const auto attend = [&](const auto&... pools) {
       cuda::paged_attention(data<const T>(qkv), qkv.width, data<T>(out), pools...,

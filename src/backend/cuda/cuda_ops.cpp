@@ -38,6 +38,7 @@ cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOpt
   shape.kv_code = options.kv_dtype == DType::kI8   ? cuda::KvCode::kInt8
                   : options.kv_dtype == DType::kF8 ? cuda::KvCode::kFp8
                                                    : cuda::KvCode::kNone;
+  if (config.is_encoder) shape.later = cuda::AttentionShape::kAllLater;
   return shape;
 }
 
@@ -83,7 +84,7 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
       stream_(stream),
       groups_(options.groups),
       planes_(layout_of(config, options)),
-      attention_(attention_kinds(config, attention_shape(config, options), device.num_sms)),
+      attention_(attention_kinds(config, attention_shape(config, options), device.num_sms, options.max_position)),
       num_sms_(device.num_sms),
       linear_({options.dtype, options.deterministic, options.hopper, device.num_sms}, stream),
       uploader_(std::make_unique<WeightUploader>(stream)),

@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/attention_kinds.h"
 #include "backend/cuda/cuda_adapters.h"
+#include "backend/cuda/cuda_pooling.h"
 #include "backend/cuda/cuda_ranks.h"
 #include "backend/cuda/cuda_states.h"
 #include "backend/cuda/cuda_weights.h"
@@ -78,6 +79,10 @@ class CudaOps final : public Ops {
   void join_ranks(CudaRanks* ranks) { ranks_ = ranks; }
   void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes);  // that plans may name
   CudaAdapters* adapters() { return adapters_ ? &*adapters_ : nullptr; }          // null: no plan names any
+  void add_pooling(const Pooling& pooling) {                                      // steps give vectors
+    pooling_.emplace(config_, pooling, options_.dtype, options_.limits, stream_);
+  }
+  CudaPooling* pooling() { return pooling_ ? &*pooling_ : nullptr; }  // null: they give tokens
   StepStage& stage() { return stage_; }
   const StepLimits& limits() const { return options_.limits; }
 
@@ -143,6 +148,13 @@ class CudaOps final : public Ops {
   void expand_values(HeadWeights heads, Rows gathered, int64_t rows, Rows out) override;
   void activate_times(Activation kind, Rows x, Rows y, int64_t first_column, int64_t rows, Rows out) override;
   void add_scaled(Rows residual, Rows delta, const DeviceBuffer& factor, int64_t rows) override;
+  void add_token_types(const LinearWeight& table, int64_t rows, Rows residual) override {
+    pooling_->add_token_types(table, step_, rows, residual);
+  }
+  void pool_rows(Rows x, PoolingKind kind, int64_t num_samples, Rows out) override {
+    pooling_->pool_rows(step_, x, kind, num_samples, out);
+  }
+  void give_vectors(Rows x, int64_t num_samples) override { pooling_->give_vectors(x, num_samples); }
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
@@ -202,6 +214,7 @@ class CudaOps final : public Ops {
   cuda::PinnedMemory host_pool_;
   int32_t num_host_blocks_ = 0;
   std::optional<CudaAdapters> adapters_;
+  std::optional<CudaPooling> pooling_;  // none: steps give tokens
   std::optional<CudaStates> states_;  // none: no layer has one
   CudaRanks* ranks_ = nullptr;        // null: this one computes all
   StepArrays step_;

@@ -17,6 +17,7 @@ constexpr int64_t kMaxPenalties = int64_t{1} << 20;
 }  // namespace
 
 int64_t max_logit_rows(const ModelConfig& config, const LoadOptions& options) {
+  if (options.pooling) return 1;  // that nobody uses
   return std::clamp<int64_t>(kMaxLogitBytes / (int64_t{config.vocab_size} * 4), 1, options.max_num_samples());
 }
 
@@ -35,7 +36,7 @@ CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, co
   o.limits.num_layer_groups = o.groups.num_groups();
   o.limits.max_num_host_blocks = max_num_host_blocks(own, options, kv_dtype);
   o.limits.has_states = config.has_states();
-  o.limits.mask_words = (config.vocab_size + 31) / 32;
+  o.limits.mask_words = options.pooling ? 0 : (config.vocab_size + 31) / 32;
   // A row's biases are of different tokens. So are its penalties, but for one token that is not known yet.
   const int64_t max_rows = options.max_num_samples();
   const int64_t biases_of_row = config.vocab_size;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "kernels/cuda/causal_conv.h"
@@ -22,12 +23,14 @@ int32_t smallest_chunk(const ModelConfig& config) {
   return chunk;
 }
 
-// How many different numbers and sizes of KV heads layers have.
-int32_t num_head_sizes(const ModelConfig& config) {
-  std::set<std::pair<int32_t, int32_t>> sizes;
-  for (int32_t i = 0; i < config.num_hidden_layers; ++i)
-    sizes.insert({config.num_kv_heads_of(i), config.head_dim_of(i)});
-  return static_cast<int32_t>(sizes.size());
+// How many different numbers and sizes of KV heads, and chunks that cut texts, layers have.
+int32_t num_attention_kinds(const ModelConfig& config, int32_t max_model_len) {
+  std::set<std::tuple<int32_t, int32_t, int32_t>> kinds;
+  for (int32_t i = 0; i < config.num_hidden_layers; ++i) {
+    const int32_t chunk = config.layer(i).chunk;
+    kinds.insert({config.num_kv_heads_of(i), config.head_dim_of(i), chunk < max_model_len ? chunk : 0});
+  }
+  return static_cast<int32_t>(kinds.size());
 }
 
 }  // namespace
@@ -45,7 +48,13 @@ Status check_cuda_options(const ModelConfig& config, const LoadOptions& options)
   if (has_scales && (config.has_latent() || config.heads_differ()))
     return unsupported(kv_flag + ": on a GPU not with model_type \"" + config.model_type +
                        "\", whose cache holds latents, or heads that differ by layer; leave it out");
-  if (options.pooling) return unsupported("vectors and scores of labels are computed on a CPU only; use --device cpu");
+  const int32_t chunk = smallest_chunk(config);
+  if (chunk < options.max_model_len && options.max_num_drafts > 0 && options.max_drafts_per_group > 0)
+    return unsupported("speculative: model_type \"" + config.model_type + "\" attends in chunks of " +
+                       std::to_string(chunk) +
+                       " positions, between which a GPU verifies no drafts; leave it out, or "
+                       "use --max-model-len " +
+                       std::to_string(chunk));
   if (options.cpu.quantization == Quantization::kInt4 && dtype == DType::kF32)
     return unsupported("quantization int4: activations on a GPU have 16 bits then; use --dtype bfloat16 or float16");
   if (options.cpu.rounds_block_activations)
@@ -56,15 +65,11 @@ Status check_cuda_options(const ModelConfig& config, const LoadOptions& options)
 }
 
 Status check_cuda_support(const ModelConfig& config, int32_t max_model_len) {
-  if (smallest_chunk(config) < max_model_len)
-    return unsupported("model_type \"" + config.model_type + "\" attends in chunks of " +
-                       std::to_string(smallest_chunk(config)) +
-                       " positions, which the CUDA backend cannot; use --device cpu, or --max-model-len " +
-                       std::to_string(smallest_chunk(config)));
   const std::pair<const char*, bool> missing[] = {
       {"a convolution over more than 8 tokens", config.state.conv_width > cuda::kMaxConvWidth},
       {"states with keys of more than 256 channels", config.state.key_dim > cuda::kMaxStateKeyDim},
-      {"heads of more than two sizes", num_head_sizes(config) > cuda::kMaxWorkLists},
+      {"heads of more than two sizes, or chunks of attention",
+       num_attention_kinds(config, max_model_len) > cuda::kMaxWorkLists},
       {"more than 32 experts a token", config.experts.top_k > cuda::kMaxExpertsPerToken},
       {"more than 32 groups of experts", config.experts.num_groups > cuda::kMaxExpertGroups},
       {"more than 4096 experts", config.experts.num_experts > cuda::kMaxExperts},

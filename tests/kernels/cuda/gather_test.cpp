@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "tests/support/device_array.h"
 #include "tests/support/kernel_support.h"
 
@@ -29,6 +33,53 @@ TEST_CASE_TEMPLATE("gather_rows copies the chosen rows in order, and zeros for p
     CHECK(indices.holds(rows));
   }
   gather_rows<T>(nullptr, nullptr, 0, 8, nullptr, nullptr);
+}
+
+namespace {
+
+// Runs at the borders of what a block takes: of no row, one, its warps ± 1, several rounds of them.
+template <class T, class Out>
+void check_means(int64_t width) {
+  CAPTURE(width);
+  const std::vector<int32_t> begins = {0, 3, 0, 1, 2, 5, 0}, ends = {1, 3, 7, 9, 11, 39, 40};
+  const std::vector<T> x = converted<T>(test::random_normal(40 * width, 3));
+  DeviceArray<T> from(x);
+  DeviceArray<int32_t> first(begins), last(ends);
+  const auto means_of = [&](size_t begin, size_t count) {
+    DeviceArray<Out> out(count * static_cast<size_t>(width));
+    mean_rows(from.data(), first.data() + begin, last.data() + begin, static_cast<int64_t>(count), width, out.data(),
+              nullptr);
+    CHECK(out.check_guards());
+    return out.download_floats();
+  };
+  const std::vector<float> means = means_of(0, begins.size());
+  for (size_t run = 0; run < begins.size(); ++run) {
+    CAPTURE(run);
+    for (int64_t i = 0; i < width; ++i) {
+      double sum = 0;
+      for (int32_t row = begins[run]; row < ends[run]; ++row) sum += to_float(x[static_cast<size_t>(row * width + i)]);
+      const double exact = sum / std::max(1, ends[run] - begins[run]);
+      const float actual = means[run * static_cast<size_t>(width) + static_cast<size_t>(i)];
+      const bool is_near = std::fabs(actual - exact) <= (sizeof(Out) == 2 ? 0.004 * std::fabs(exact) : 0) + 1e-6;
+      CHECK(is_near);
+      if (ends[run] == begins[run] + 1) CHECK(actual == to_float(x[static_cast<size_t>(begins[run] * width + i)]));
+    }
+    const auto begin = means.begin() + static_cast<int64_t>(run) * width;
+    CHECK(test::same_bytes(means_of(run, 1), std::vector<float>(begin, begin + width)));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("mean_rows: near fp64 at every number of rows, a single row as it is, the same bits alone and in a batch") {
+  for (const int64_t width : {1, 7, 32, 33, 256, 264, 1024}) {
+    check_means<float, float>(width);
+    check_means<__nv_bfloat16, float>(width);
+    check_means<__nv_bfloat16, __nv_bfloat16>(width);
+    check_means<__half, float>(width);
+    check_means<__half, __half>(width);
+  }
+  mean_rows<float, float>(nullptr, nullptr, nullptr, 0, 8, nullptr, nullptr);
 }
 
 }  // namespace llmb::cuda

@@ -119,6 +119,7 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
   if (!shared.schedule.items.empty()) batch.shared = shared.schedule.states.data();
   AttentionShape scheduled = params.shape;
   if (c.schedule_window >= 0) scheduled.window = c.schedule_window;
+  if (c.schedule_later >= 0) scheduled.later = c.schedule_later;
   AttentionSchedule schedule;
   schedule_attention(batch, scheduled, c.num_ctas, &schedule);
   const AttentionLimits limits = attention_limits(scheduled, c.num_ctas, batch.num_seqs, in.query_start.back());
@@ -171,17 +172,21 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
 // One row's attention over all positions that it sees. F: the precision of all arithmetic; then numerators and result
 // are rounded to T, as every computation with T inputs to the value product does (double: not).
 template <class T, class F>
-void reference_row(const AttentionCase& c, const SequenceData& data, int32_t position, int32_t head, F* out) {
+void reference_row(const AttentionCase& c, const SequenceData& data, int32_t context_len, int32_t position,
+                   int32_t head, F* out) {
   const int32_t dim = c.shape.head_dim;
   const auto rounded = [](F x) {
     return std::is_same_v<F, double> ? x : static_cast<F>(to_float(from_float<T>(static_cast<float>(x))));
   };
   const float* q = &data.q[position * c.q_size() + head * dim];
   const int64_t kv_at = head / c.shape.group() * dim;
-  const int32_t first = c.shape.window > 0 ? std::max(0, position - c.shape.window + 1) : 0;
+  const int32_t last_seen = position + c.shape.later, last = std::min(last_seen, context_len - 1);
+  const int32_t first = c.shape.chunk > 0    ? position / c.shape.chunk * c.shape.chunk
+                        : c.shape.window > 0 ? std::max(0, last_seen - c.shape.window + 1)
+                                             : 0;
   std::vector<F> p;
   F max = c.has_sinks ? static_cast<F>(c.sink(head)) : -INFINITY, sum = 0;
-  for (int32_t i = first; i <= position; ++i) {
+  for (int32_t i = first; i <= last; ++i) {
     F score = 0;
     for (int32_t d = 0; d < dim; ++d) score += static_cast<F>(q[d]) * data.k[i * c.kv_size() + kv_at + d];
     score *= c.score_scale();
@@ -195,7 +200,7 @@ void reference_row(const AttentionCase& c, const SequenceData& data, int32_t pos
   const int64_t value_at = kv_at + dim - c.shape.value_dim();
   for (int32_t d = 0; d < c.shape.value_dim(); ++d) {
     F acc = 0;
-    for (int32_t i = first; i <= position; ++i) acc += rounded(p[i - first]) * values[i * c.kv_size() + value_at + d];
+    for (int32_t i = first; i <= last; ++i) acc += rounded(p[i - first]) * values[i * c.kv_size() + value_at + d];
     out[d] = rounded(acc / sum);
   }
 }
@@ -207,7 +212,8 @@ std::vector<F> reference(const AttentionCase& c, std::span<const Query> queries)
     for (int32_t position = q.context_len - q.query_len; position < q.context_len; ++position) {
       for (int32_t head = 0; head < c.shape.num_heads; ++head) {
         out.resize(out.size() + static_cast<size_t>(c.shape.value_dim()));
-        reference_row<T>(c, *q.data, position, head, &out[out.size() - static_cast<size_t>(c.shape.value_dim())]);
+        reference_row<T>(c, *q.data, q.context_len, position, head,
+                         &out[out.size() - static_cast<size_t>(c.shape.value_dim())]);
       }
     }
   }

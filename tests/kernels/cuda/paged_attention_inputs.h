@@ -28,6 +28,7 @@ struct AttentionCase {
   bool has_alibi = false, has_sinks = false;
   int32_t num_ctas = 5;
   int32_t schedule_window = -1;  // -1: shape.window
+  int32_t schedule_later = -1;   // -1: shape.later
   // Prefixes that a launch of its own computes, and the queries that share them.
   std::vector<SharedPositions> shared_prefixes;
   std::vector<int32_t> shared_seqs;
@@ -135,7 +136,10 @@ struct AttentionInputs {
     const SequenceData* const data = query.data;
     const int32_t context = query.context_len, query_len = query.query_len;
     const int32_t dim = c.shape.head_dim, block_size = c.shape.block_size;
-    const int32_t first = c.shape.window > 0 ? std::max(0, context - query_len - c.shape.window + 1) : 0;
+    const int32_t first_new = context - query_len;
+    const int32_t first = c.shape.chunk > 0    ? first_new / c.shape.chunk * c.shape.chunk
+                          : c.shape.window > 0 ? std::max(0, first_new - c.shape.window + 1)
+                                               : 0;
     for (int32_t p = first; p < context; ++p) {
       const int64_t block = ids[block_start[seq] + p / block_size];
       for (int32_t h = 0; h < c.shape.num_kv_heads; ++h) {
