@@ -152,7 +152,7 @@ TEST_CASE("records that wait take bounded memory; without room on disk what is c
   for (int i = 0; i < kRows; ++i) CHECK(found[i] == i);
   CHECK(std::filesystem::is_empty(temporary.path()));
   const ProcessResult without = run_in_input_order(in, temporary.file("nothing"), {});
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   // Computing begins before so slow a reader has found the rows with long answers: fewer records wait.
   if (without.exit_code == 0) return;
 #endif
@@ -173,7 +173,7 @@ TEST_CASE("a planned run that is killed and continued under another schedule giv
   const std::vector<std::string> schedules = {"auto", "prefix", "longest-first", "file"};
   int num_continued = 0;
   StoppedProcess run;
-  for (int attempt = 1; run.exit_code != 3; ++attempt) {
+  for (int attempt = 1; run.exit_code != 3 && run.exit_code != 0; ++attempt) {  // 0: it was complete before
     StopPlan plan;
     plan.when = can_count_file_calls() ? StopPlan::When::kAtFileCall : StopPlan::When::kAfterTime;
     plan.file_call = 15 * attempt;
@@ -181,7 +181,7 @@ TEST_CASE("a planned run that is killed and continued under another schedule giv
     run = run_and_stop({kProgram, "-m", kModel, "--progress", "none", "--max-num-seqs", "4", "--schedule",
                         schedules[attempt % schedules.size()], in, "-o", out},
                        "/dev/null", dir.file("err"), plan);
-    REQUIRE_MESSAGE((run.exit_code == 3 || run.exit_code == 137), run.err);
+    REQUIRE_MESSAGE((run.exit_code == 3 || run.exit_code == 0 || run.exit_code == 137), run.err);
     num_continued += run.exit_code == 137 && std::filesystem::exists(out + ".partial");
   }
   if (can_count_file_calls()) CHECK(num_continued > 0);
