@@ -334,7 +334,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   static const std::map<std::string, llmb::Quantization> kQuantizations = {
-      {"none", llmb::Quantization::kNone}, {"int8", llmb::Quantization::kInt8}, {"int4", llmb::Quantization::kInt4}};
+      {"none", llmb::Quantization::kNone}, {"int8", llmb::Quantization::kInt8}, {"int4", llmb::Quantization::kInt4},
+      {"fp8", llmb::Quantization::kFp8}};
   app.add_option("--quantization", o.quantization, "of the weights")
       ->transform(CLI::CheckedTransformer(kQuantizations));
   app.add_option("--gguf-activations", o.rounds_block_activations, "over GGUF's blocks: float32 or int8")

@@ -26,6 +26,7 @@
 #include "tools/cuda_bench.h"
 #include "tools/cuda_bench_attention.h"
 #include "tools/cuda_bench_copies.h"
+#include "tools/cuda_bench_fp8.h"
 #include "tools/cuda_bench_int4.h"
 #include "tools/cuda_bench_lora.h"
 #include "tools/cuda_bench_more_ops.h"
@@ -58,7 +59,8 @@ struct Options {
   std::vector<std::string> ops = {"linear",      "paged_attention", "add_rms_norm", "rope_and_kv_write",
                                   "silu_mul",    "embedding",       "gather_rows",  "sample",
                                   "block_copy",  "resolve_step",    "lora",         "more",
-                                  "linear_int4", "states",          "wide",         "texts"};
+                                  "linear_int4", "linear_fp8",      "states",       "wide",
+                                  "texts"};
   std::string shape = "llama-3.1-8b";
 
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
@@ -151,7 +153,9 @@ class KernelCases {
         bench_.report_either(op, what, bench_.time_s(copies, body), bytes, flops);
       }
       if (options_.wants("linear")) int8_case(what, n, k, rows, weight, x, out);
-      // The LM head is int8 beside int4.
+      // The LM head is int8 beside int4 and fp8.
+      if (options_.wants("linear_fp8") && out_dtype != DType::kF32)
+        fp8_cases(bench_, what, n, k, rows, weight, x, out);
       if (options_.wants("linear_int4") && out_dtype != DType::kF32)
         int4_cases(bench_, &linear_, {what, n, k, rows}, options_.wants("int4_shares"), weight, x, out);
     }
@@ -305,7 +309,7 @@ int run(const Options& options, Settings settings) {
     found = true;
     KernelCases cases(bench, options, shape);
     bench.measure_limits(shape.is_tiny() ? 1 << 16 : int64_t{1} << 30, [&] { return cases.matrix_flops_per_s(); });
-    if (options.wants("linear") || options.wants("linear_int4")) cases.linear_cases();
+    if (options.wants("linear") || options.wants("linear_int4") || options.wants("linear_fp8")) cases.linear_cases();
     if (options.wants("paged_attention"))
       attention_cases(bench, {shape.name, shape.heads, shape.kv_heads, shape.head_dim, shape.is_tiny()});
     cases.row_cases();

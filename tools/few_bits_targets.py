@@ -18,6 +18,10 @@ def few_bits_targets(rows, attention, add, missing):
         shapes = [shape for shape in products if f" {m}x" in shape]
         beside(f"int8 products with the rounding of their rows, M = {m}, the worst shape",
                [(rows.get(("linear_int8", shape)), rows[("linear", shape)]) for shape in shapes], least)
+    for m, least in [(1, 1.0), (16, 1.0), (32, 1.0), (64, 1.0), (256, 1.0), (512, 1.3), (4096, 1.3)]:
+        shapes = [shape for shape in products if f" {m}x" in shape]
+        beside(f"fp8 products, with the rounding of their rows from 33 on, M = {m}, the worst shape",
+               [(rows.get(("linear_fp8", shape)), rows[("linear", shape)]) for shape in shapes], least)
     for m in (1, 8, 16, 32, 64, 128, 256, 512, 4096):
         least = 2.5 if m <= 16 else 1.0
         shapes = [shape for shape in products if f" {m}x" in shape]

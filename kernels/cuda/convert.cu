@@ -47,6 +47,8 @@ void launch_from(const void* from, void* to, DType to_dtype, int64_t n, cudaStre
     case DType::kBF16:
       return launch_convert<From, __nv_bfloat16>(from, to, n, stream);
     case DType::kI8:
+    case DType::kF8:
+    case DType::kI4:
       LLMB_CHECK_MSG(false, "activations are floating-point numbers");
   }
 }
@@ -63,6 +65,8 @@ void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64
     case DType::kBF16:
       return launch_from<__nv_bfloat16>(from, to, to_dtype, n, stream);
     case DType::kI8:
+    case DType::kF8:
+    case DType::kI4:
       LLMB_CHECK_MSG(false, "activations are floating-point numbers");
   }
 }

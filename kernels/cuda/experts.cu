@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "kernels/cuda/activate.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/linear_fp8.h"
 #include "kernels/cuda/linear_int4.h"
 #include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/pack.h"
@@ -285,9 +286,11 @@ template <class T>
 void multiply_rows(const GroupedWeights& weights, const T* x, int64_t num_x_rows, const int32_t* x_rows,
                    const Workspace& w, int32_t num_tiles, int32_t tile_rows, int8_t* int8, float* scales, T* out,
                    cudaStream_t stream) {
-  if constexpr (!std::is_same_v<T, float>)
+  if constexpr (!std::is_same_v<T, float>) {
     if (weights.is_int4) return linear_grouped_int4(weights, x, x_rows, w.tiles, num_tiles, tile_rows, out, stream);
-  LLMB_CHECK(!weights.is_int4);
+    if (weights.is_fp8) return linear_grouped_fp8(weights, x, x_rows, w.tiles, num_tiles, tile_rows, out, stream);
+  }
+  LLMB_CHECK(!weights.is_int4 && !weights.is_fp8);
   if (weights.scales == nullptr) return linear_grouped(weights, x, x_rows, w.tiles, num_tiles, tile_rows, out, stream);
   quantize_rows(x, num_x_rows, weights.in_features, int8, scales, stream);
   linear_grouped_int8(weights, {int8, scales}, x_rows, w.tiles, num_tiles, tile_rows, out, stream);
@@ -315,7 +318,7 @@ void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, cons
                            gate_up.out_features,
                            down.in_features,
                            config,
-                           gate_up.scales != nullptr || down.scales != nullptr};
+                           gate_up.is_int8() || down.is_int8()};
   const Workspace w(static_cast<uint8_t*>(workspace), shape, rows, sizeof(T));
   const auto pairs = static_cast<int32_t>(rows * config.top_k);
   const int32_t tile_rows = grouped_tile_rows(pairs, config.num_experts);

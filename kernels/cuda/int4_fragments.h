@@ -1,6 +1,7 @@
-// Numbers of int4 units in registers. Device code only.
+// int4 units on their way to shared memory, and their numbers in registers. Device code only.
 #pragma once
 
+#include "kernels/cuda/code_tiles.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/int4_units.h"
 #include "kernels/cuda/ptx.h"
@@ -58,5 +59,55 @@ __device__ __forceinline__ void for_each_fragment(const uint8_t* lane_codes, con
     }
   }
 }
+
+// As code_tiles.h wants them.
+template <bool kHasZeros>
+struct Codes {
+  static constexpr int kUnitBytes = unit_bytes(kHasZeros);
+  static constexpr bool kHasRowScales = false;
+  using Source = const uint8_t*;  // units
+  static __device__ __forceinline__ Source source(const void* units, int64_t) {
+    return static_cast<const uint8_t*>(units);
+  }
+
+  // A thread's addresses are reckoned once and then move on.
+  template <int kUnits>
+  class Loader {
+   public:
+    __device__ __forceinline__ Loader(const uint8_t* units, int, int begin, int end)
+        : from_(units + int64_t{begin} * kUnitBytes + threadIdx.x * 16),
+          bytes_left_((end - begin) * kUnitBytes - static_cast<int>(threadIdx.x) * 16) {}
+
+    __device__ __forceinline__ void load(uint8_t* stage) {
+      constexpr int kBytes = kUnits * kUnitBytes, kPassBytes = code_tiles::kThreads * 16;
+      uint8_t* const to = stage + threadIdx.x * 16;
+#pragma unroll
+      for (int at = 0; at < kBytes; at += kPassBytes) {
+        const bool is_in_stage = at + kPassBytes <= kBytes || static_cast<int>(threadIdx.x) * 16 < kBytes - at;
+        if (is_in_stage && bytes_left_ > at) ptx::cp_async16(to + at, from_ + at);
+      }
+      from_ += kBytes;
+      bytes_left_ -= kBytes;
+    }
+
+   private:
+    const uint8_t* from_;  // this thread's first 16 bytes of the next stage
+    int bytes_left_;       // of the block's from there on
+  };
+
+  struct Places {
+    __device__ __forceinline__ explicit Places(int sixteen) : codes(code_place(sixteen)), scales(scale_place(sixteen)) {}
+    __device__ __forceinline__ void keep() {
+      ptx::keep(codes);
+      ptx::keep(scales);
+    }
+    int codes, scales;
+  };
+
+  template <class T, class Use>
+  static __device__ __forceinline__ void for_each_fragment(const uint8_t* unit, const Places& places, const Use& use) {
+    int4::for_each_fragment<T, kHasZeros>(unit + places.codes, unit + places.scales, use);
+  }
+};
 
 }  // namespace llmb::cuda::int4

@@ -150,6 +150,8 @@ void Linear::run(const Call& call, const Algorithm& algorithm, cudaStream_t stre
     case DType::kBF16:
       return with_type(__nv_bfloat16());
     case DType::kI8:
+    case DType::kF8:
+    case DType::kI4:
       LLMB_CHECK_MSG(false, "activations are floating-point numbers");
   }
 }

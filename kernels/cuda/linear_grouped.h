@@ -22,12 +22,15 @@ struct GroupedWeights {
   const void* const* biases = nullptr;   // [num_experts]  each [out_features]; or nullptr: none has one
   int64_t out_features = 0;
   int64_t in_features = 0;
-  // [num_experts]  each [out_features]: weights are int8 rows of int8_row_bytes(in_features), biases fp32; nullptr: of
-  // T
+  // [num_experts]  each [out_features]: weights are int8 rows of int8_row_bytes(in_features), biases fp32, or e4m3 rows
+  // of fp8::row_bytes(in_features); nullptr: of T
   const float* const* scales = nullptr;
   bool is_int4 = false;    // weights are int4 units (int4_units.h), biases of T
   bool has_zeros = false;  // of int4: all of them
   int32_t first_own = 0, end_own = INT32_MAX;  // other experts are another rank's: they have no matrices here
+  bool is_fp8 = false;     // weights are e4m3 with scales, biases of T
+
+  bool is_int8() const { return scales != nullptr && !is_fp8; }
 };
 
 // How many rows a tile may have where `rows` rows belong to num_experts experts.

@@ -2,9 +2,7 @@
 // weights that lie as fragments are read, so that few rows are bound by their bytes: Frantar et al. 2024, Marlin
 // (arXiv:2408.11743).
 //
-// Units (int4_units.h) are shared out evenly to the blocks of the grid, one behind the other; sums that several blocks
-// have a part of are added in the order of k by the block that comes last. How units are shared out depends on the
-// weight and the device alone, so that a row's bits do not depend on the rows beside it.
+// The kernel is linear_codes.h's.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,17 +10,12 @@
 #include <cstdint>
 
 #include "kernels/cuda/int4_units.h"
+#include "kernels/cuda/linear_codes_options.h"
 #include "kernels/cuda/linear_grouped.h"
-#include "kernels/cuda/memory.h"
-#include "kernels/cuda/tuning.h"
 
 namespace llmb::cuda {
 
-struct LinearInt4Options {
-  int32_t num_sms = 1;
-  int32_t blocks_per_sm = tuning::kInt4BlocksPerSm;  // decides bits
-  int32_t ring_bytes = tuning::kInt4RingBytes;       // of units and x under way, at most, in a block
-};
+using LinearInt4Options = LinearCodesOptions;
 
 // Shared by calls on one stream. Driven by one thread.
 class LinearInt4 {
@@ -45,7 +38,7 @@ class LinearInt4 {
 
  private:
   const LinearInt4Options options_;
-  DeviceMemory partials_, counters_;
+  code_tiles::Workspace workspace_;
 };
 
 // As linear_grouped(), of weights.is_int4. T: __nv_bfloat16 or __half. REQUIRES: LinearInt4::takes().

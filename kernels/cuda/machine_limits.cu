@@ -79,6 +79,8 @@ void fill_normal(void* to, DType dtype, int64_t n, float deviation, uint32_t see
     case DType::kBF16:
       return launch(shape, fill_normal_kernel<__nv_bfloat16>, static_cast<__nv_bfloat16*>(to), n, deviation, seed);
     case DType::kI8:
+    case DType::kF8:
+    case DType::kI4:
       LLMB_CHECK_MSG(false, "activations are floating-point numbers");
   }
 }

@@ -1,11 +1,13 @@
 // quantize_rows: rows rounded to int8, each with a scale of its own: q = round(x · 127 / max |x|), to even where two
 // are as near; scale = max |x| / 127. The numbers that kernels/cpu makes of the same row (linear_int8.cpp,
-// linear_pack.cpp).
+// linear_pack.cpp). Or to e4m3, with 448 for 127, in the order of fp8_rows.h.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+
+#include "kernels/cuda/fp8_rows.h"
 
 namespace llmb::cuda {
 
@@ -20,5 +22,9 @@ void quantize_rows(const T* x,  // [rows, width]
                    int8_t* out,    // [rows, int8_row_bytes(width)]  aligned to 16
                    float* scales,  // [rows]
                    cudaStream_t stream);
+template <class T>
+void quantize_rows(const T* x, int64_t rows, int64_t width,
+                   E4m3* out,  // [rows, fp8::row_bytes(width)]  aligned to 16
+                   float* scales, cudaStream_t stream);
 
 }  // namespace llmb::cuda

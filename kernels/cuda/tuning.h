@@ -40,7 +40,11 @@ constexpr int64_t kMaxInt8FewRows = 32;
 // Sums of 32 bits that cuBLASLt makes at a time: 64 MiB. Reckoned, not measured.
 constexpr int64_t kMaxInt8Sums = int64_t{16} << 20;
 
-// ---- linear_int4
+// ---- linear_fp8
+// Above so many, cuBLASLt multiplies where it can. Reckoned, not measured.
+constexpr int64_t kMaxFp8FewRows = 32;
+
+// ---- linear_int4, and linear_fp8
 // Reckoned, not measured: two blocks' rings fit one multiprocessor of an A100, and one of an RTX 4090.
 constexpr int32_t kInt4BlocksPerSm = 2;
 constexpr int32_t kInt4RingBytes = 80 * 1024;

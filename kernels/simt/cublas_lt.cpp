@@ -1,9 +1,11 @@
 #include "cublasLt.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
+#include "base/float_formats.h"
 #include "kernels/simt/device_state.h"
 #include "kernels/simt/float16.h"
 #include "kernels/simt/stream.h"
@@ -17,6 +19,9 @@ struct cublasLtMatmulDescOpaque_t {
   int32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
   int32_t bias_type = -1;
+  int32_t a_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  int32_t b_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  const float *a_scales = nullptr, *b_scales = nullptr;
 };
 
 struct cublasLtMatrixLayoutOpaque_t {
@@ -36,7 +41,7 @@ namespace {
 using Layout = cublasLtMatrixLayoutOpaque_t;
 
 size_t element_bytes(cudaDataType type) {
-  return type == CUDA_R_8I ? 1 : type == CUDA_R_32F || type == CUDA_R_32I ? 4 : 2;
+  return type == CUDA_R_8I || type == CUDA_R_8F_E4M3 ? 1 : type == CUDA_R_32F || type == CUDA_R_32I ? 4 : 2;
 }
 bool is_known(cudaDataType type) { return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF; }
 
@@ -46,7 +51,17 @@ size_t extent_bytes(const Layout& layout) {
          element_bytes(layout.type);
 }
 
+float e4m3_value(uint8_t bits) {
+  static const std::array<float, 256> kValues = [] {
+    std::array<float, 256> values;
+    for (int i = 0; i < 256; ++i) values[static_cast<size_t>(i)] = llmb::fp8_e4m3_to_f32(static_cast<uint8_t>(i));
+    return values;
+  }();
+  return kValues[bits];
+}
+
 float load(const void* data, cudaDataType type, size_t index) {
+  if (type == CUDA_R_8F_E4M3) return e4m3_value(static_cast<const uint8_t*>(data)[index]);
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[index];
   const uint16_t bits = static_cast<const uint16_t*>(data)[index];
   return type == CUDA_R_16BF ? llmb::simt::bfloat16_value(bits) : llmb::simt::half_value(bits);
@@ -150,6 +165,7 @@ void Product::run() const {
     gather(a, a_layout, desc.transpose_a == CUBLAS_OP_T, i, row.data());
     for (size_t j = 0; j < d_layout.columns; ++j) {
       float value = alpha * dot(row.data(), &columns[j * depth]);
+      if (desc.a_scales != nullptr) value = value * desc.a_scales[i] * desc.b_scales[j];
       if (beta != 0) {
         value += beta * load(c, c_layout.type, i + j * static_cast<size_t>(c_layout.leading_dimension));
       }
@@ -169,6 +185,11 @@ bool shapes_fit(const cublasLtMatmulDescOpaque_t& desc, const Layout& a, const L
          d.rows > 0 && d.columns > 0;
 }
 
+bool has_outer_scales(const cublasLtMatmulDescOpaque_t& desc) {
+  return desc.a_scale_mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && desc.b_scale_mode == desc.a_scale_mode &&
+         desc.a_scales != nullptr && desc.b_scales != nullptr;
+}
+
 bool types_fit(const cublasLtMatmulDescOpaque_t& desc, const Layout& a, const Layout& b, const Layout& c,
                const Layout& d) {
   if (desc.is_int8) {
@@ -176,7 +197,13 @@ bool types_fit(const cublasLtMatmulDescOpaque_t& desc, const Layout& a, const La
            desc.transpose_a == CUBLAS_OP_T && desc.transpose_b == CUBLAS_OP_N && a.rows % 4 == 0 && d.rows % 4 == 0 &&
            a.leading_dimension % 4 == 0 && b.leading_dimension % 4 == 0 && desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
   }
-  return is_known(a.type) && a.type == b.type && c.type == d.type && (d.type == a.type || d.type == CUDA_R_32F);
+  if (a.type == CUDA_R_8F_E4M3) {
+    return b.type == a.type && c.type == d.type && is_known(d.type) && desc.transpose_a == CUBLAS_OP_T &&
+           desc.transpose_b == CUBLAS_OP_N && a.rows % 16 == 0 && d.rows % 16 == 0 && a.leading_dimension % 16 == 0 &&
+           b.leading_dimension % 16 == 0 && has_outer_scales(desc) &&
+           !(desc.epilogue == CUBLASLT_EPILOGUE_BIAS && desc.bias_type == CUDA_R_32F);
+  }
+  return desc.a_scales == nullptr && is_known(a.type) && a.type == b.type && c.type == d.type && (d.type == a.type || d.type == CUDA_R_32F);
 }
 
 template <class T>
@@ -191,23 +218,6 @@ bool lies_on_device(const void* data, const Layout& layout) {
          llmb::simt::in_device_memory(data, extent_bytes(layout));
 }
 
-struct StatusName {
-  cublasStatus_t status;
-  const char* name;
-};
-
-constexpr StatusName kStatusNames[] = {
-    {CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_SUCCESS"},
-    {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED"},
-    {CUBLAS_STATUS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED"},
-    {CUBLAS_STATUS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE"},
-    {CUBLAS_STATUS_ARCH_MISMATCH, "CUBLAS_STATUS_ARCH_MISMATCH"},
-    {CUBLAS_STATUS_MAPPING_ERROR, "CUBLAS_STATUS_MAPPING_ERROR"},
-    {CUBLAS_STATUS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED"},
-    {CUBLAS_STATUS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR"},
-    {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED"},
-};
-
 // The status of a failing call of the runtime.
 cublasStatus_t status_of(cudaError_t error) {
   if (error == cudaSuccess) return CUBLAS_STATUS_SUCCESS;
@@ -216,12 +226,6 @@ cublasStatus_t status_of(cudaError_t error) {
 
 }  // namespace
 
-const char* cublasLtGetStatusName(cublasStatus_t status) {
-  const auto* found = std::find_if(std::begin(kStatusNames), std::end(kStatusNames),
-                                   [status](const StatusName& entry) { return entry.status == status; });
-  return found == std::end(kStatusNames) ? "unknown status" : found->name;
-}
-const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
 size_t cublasLtGetVersion() { return 130000; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
@@ -258,6 +262,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
       return set(&desc->epilogue, value, num_bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return set(&desc->bias, value, num_bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return set(&desc->a_scales, value, num_bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return set(&desc->b_scales, value, num_bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+      return set(&desc->a_scale_mode, value, num_bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      return set(&desc->b_scale_mode, value, num_bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       return set(&desc->bias_type, value, num_bytes);
   }

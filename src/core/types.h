@@ -22,10 +22,11 @@ constexpr const char* dtype_name(DType t) {
 }
 
 // The format that weight matrices are rounded to while they are loaded.
-enum class Quantization { kNone, kInt8, kInt4 };
+enum class Quantization { kNone, kInt8, kInt4, kFp8 };  // kFp8: e4m3, on GPUs only
 
 constexpr const char* quantization_name(Quantization q) {
-  return q == Quantization::kInt8 ? "int8" : q == Quantization::kInt4 ? "int4" : "none";
+  constexpr const char* kNames[] = {"none", "int8", "int4", "fp8"};
+  return kNames[static_cast<int>(q)];
 }
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

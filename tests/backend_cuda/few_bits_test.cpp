@@ -1,10 +1,11 @@
-// int8 and int4 weights and KV caches in 8 bits: beside the CPU's, which rounds to the same numbers, and whatever the
+// int8, int4 and fp8 weights and KV caches in 8 bits: beside the CPU's, which rounds to the same numbers, and whatever the
 // schedule.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
@@ -105,12 +106,10 @@ TEST_CASE("int4 weights: near the CPU's answers, and the same bytes whatever the
   }
 }
 
-// Where rows are many their numbers are written to memory, unless the run is deterministic.
-TEST_CASE("int4 weights in a step of more rows than are multiplied by codes") {
+// A step of many rows, deterministic and not.
+void check_many_rows(Model m, double tolerance) {
   constexpr int32_t kNumSeqs = 4, kLength = 70;
-  static_assert(kNumSeqs * kLength > cuda::tuning::kMaxInt4Rows);
-  Model m("llama-gqa");
-  m.options.cpu.quantization = Quantization::kInt4;
+  static_assert(kNumSeqs * kLength > cuda::tuning::kMaxInt4Rows && kNumSeqs * kLength > cuda::tuning::kMaxFp8FewRows);
   m.options.dtype = m.options.kv_cache_dtype = DType::kF16;
   m.options.max_num_batched_tokens = kNumSeqs * kLength;
   PlanBuilder builder(m.options.block_size);
@@ -132,8 +131,47 @@ TEST_CASE("int4 weights in a step of more rows than are multiplied by codes") {
   }
   for (int32_t s = 0; s < kNumSeqs; ++s) {
     CHECK(outputs[0].tokens[s] == outputs[1].tokens[s]);
-    CHECK(std::fabs(outputs[0].logprobs[s] - outputs[1].logprobs[s]) <= 0.01);
+    CHECK(std::fabs(outputs[0].logprobs[s] - outputs[1].logprobs[s]) <= tolerance);
   }
+}
+
+// Where rows are many their numbers are written to memory, unless the run is deterministic.
+TEST_CASE("int4 weights in a step of more rows than are multiplied by codes") {
+  Model m("llama-gqa");
+  m.options.cpu.quantization = Quantization::kInt4;
+  check_many_rows(m, 0.01);
+}
+
+TEST_CASE("fp8 weights: near the answers of 16-bit weights, and the same bytes whatever the schedule") {
+  const std::pair<const char*, DType> cases[] = {
+      {"llama-gqa", DType::kBF16}, {"gpt2", DType::kF16}, {"mixtral", DType::kBF16}};
+  for (const auto& [name, dtype] : cases) {
+    CAPTURE(std::string(name));
+    Model m(name);
+    m.options.dtype = m.options.kv_cache_dtype = dtype;
+    const auto plain = loaded(make_cuda_backend(0), m.config, m.options);
+    const auto expected = generate_one_by_one(*plain, m.requests, kMaxNumBatchedTokens);
+    m.options.cpu.quantization = Quantization::kFp8;
+    const auto gpu = loaded(make_cuda_backend(0), m.config, m.options);
+    CHECK(gpu->info().weight_bytes < plain->info().weight_bytes);
+    const auto actual = generate_one_by_one(*gpu, m.requests, kMaxNumBatchedTokens);
+    std::vector<double> differences;  // where the first token is the same
+    for (size_t i = 0; i < m.requests.size(); ++i)
+      if (actual[i].tokens[0] == expected[i].tokens[0])
+        differences.push_back(std::fabs(actual[i].logprobs[0] - expected[i].logprobs[0]));
+    std::sort(differences.begin(), differences.end());
+    CHECK(differences.size() * 2 > m.requests.size());
+    CHECK(differences[differences.size() / 2] <= 0.25);
+    const bool same = generate_at_random(*gpu, m.requests, 7, 20, 2) == actual;
+    CHECK(same);
+  }
+}
+
+// Rows are rounded to e4m3, too, and multiplied by cuBLASLt, unless the run is deterministic.
+TEST_CASE("fp8 weights in a step of many rows") {
+  Model m("llama-gqa");
+  m.options.cpu.quantization = Quantization::kFp8;
+  check_many_rows(m, 0.3);
 }
 
 TEST_CASE("a KV cache in int8 or fp8") {
@@ -163,6 +201,8 @@ TEST_CASE("what only the CPU has is refused by name") {
   Model m("llama-gqa");
   m.options.cpu.quantization = Quantization::kInt4;  // beside activations in fp32
   CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("int4") != std::string::npos);
+  m.options.cpu.quantization = Quantization::kFp8;
+  CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("fp8") != std::string::npos);
   m = Model("llama-gqa");
   m.options.kv_cache_dtype = DType::kBF16;
   CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("kv-cache-dtype") != std::string::npos);

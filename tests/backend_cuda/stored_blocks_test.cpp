@@ -1,4 +1,4 @@
-// Checkpoints whose integers of four bits the device keeps: which do, and that answers are those of the weights that
+// Checkpoints whose integers of four bits, or e4m3, the device keeps: which do, and that answers are those of the weights that
 // they mean, whatever the schedule.
 #include "backend/cuda/stored_blocks.h"
 
@@ -13,6 +13,7 @@
 #include "base/float_formats.h"
 #include "formats/safetensors.h"
 #include "model/config_loader.h"
+#include "tests/support/kv_bytes.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/process.h"
 #include "tests/support/raw_safetensors.h"
@@ -58,6 +59,25 @@ TEST_CASE("integers stay integers where their scales have the activations' dtype
   CHECK(form({symmetric.view, plain}, DType::kF16) == CudaForm::kNumbers);
   CHECK(form({eight.view}, DType::kF16) == CudaForm::kNumbers);
   CHECK(form({far.view}, DType::kF16) == CudaForm::kNumbers);  // a zero that has no place beside codes
+}
+
+TEST_CASE("e4m3 stays as it is where a row has one scale, and all of it are numbers") {
+  Matrix rows(3, 96, BlockFormat::kFp8BF16, 8), differs(3, 96, BlockFormat::kFp8F16, 8);
+  Matrix nan(3, 96, BlockFormat::kFp8BF16, 8), integers(3, 96, BlockFormat::kInt8BF16, 8);
+  const auto fill = [](Matrix* matrix) {
+    for (size_t at = 0; at < matrix->bytes.size(); at += 36) {
+      const float scale = static_cast<float>(at / 36 / 3 + 1);
+      std::memcpy(matrix->bytes.data() + at, &scale, 4);
+      for (size_t i = 4; i < 36; ++i) matrix->bytes[at + i] &= 0xbf;
+    }
+  };
+  for (Matrix* matrix : {&rows, &differs, &nan}) fill(matrix);
+  differs.bytes[4 * 36] ^= 1;  // a bit of a scale
+  nan.bytes.back() = 0xff;
+  CHECK(has_fp8_rows(rows.view));
+  CHECK(!has_fp8_rows(differs.view));
+  CHECK(!has_fp8_rows(nan.view));
+  CHECK(!has_fp8_rows(integers.view));
 }
 
 TEST_CASE("numbers of blocks are those that decode_row() gives") {
@@ -108,6 +128,84 @@ std::string wide_groups(const std::string& name, const TempDir& dir) {
   }
   write_file(dir / "model.safetensors", raw_safetensors(tensors));
   return dir.path();
+}
+
+// A golden model whose projections are numbers of e4m3 by a power of two for each row, the largest 448: as such codes
+// with scales, or in bfloat16, which holds them.
+std::string with_fp8_numbers(const TempDir& dir, bool as_codes) {
+  const std::string from = source_dir() + "/data/fixtures/models/llama-bf16";
+  std::string config = read_file(from + "/config.json");
+  if (as_codes)
+    config.insert(config.find('{') + 1, R"("quantization_config": {"quant_method": "fp8", "fmt": "e4m3"},)");
+  write_file(dir / "config.json", config);
+  const auto checkpoint = Checkpoint::open(from);
+  REQUIRE(checkpoint.ok());
+  std::vector<RawTensor> tensors;
+  const auto bytes_of = [](const auto& values) {
+    return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
+  };
+  for (const std::string& name : checkpoint->names()) {
+    const StoredTensor t = *checkpoint->find(name);
+    const auto* const halves = reinterpret_cast<const uint16_t*>(t.data);
+    RawTensor raw{name,
+                  std::string(t.dtype),
+                  {t.shape.begin(), t.shape.end()},
+                  std::string(reinterpret_cast<const char*>(t.data), static_cast<size_t>(t.bytes))};
+    if (name.find("_proj") == std::string::npos) {
+      tensors.push_back(raw);
+      continue;
+    }
+    const int64_t rows = t.shape[0], cols = t.shape[1];
+    std::vector<uint8_t> codes;
+    std::vector<uint16_t> numbers;
+    std::vector<float> scales;
+    for (int64_t row = 0; row < rows; ++row) {
+      float max = 0;
+      for (int64_t i = 0; i < cols; ++i) max = std::max(max, std::fabs(bf16_to_f32(halves[row * cols + i])));
+      const float scale = std::exp2(std::ceil(std::log2(max / 448)));
+      for (int64_t i = 0; i < cols; ++i) {
+        const float x = i == row % cols ? 448 : bf16_to_f32(halves[row * cols + i]) / scale;
+        codes.push_back(round_to_fp8(x));
+        numbers.push_back(f32_to_bf16(fp8_e4m3_to_f32(codes.back()) * scale));
+      }
+      scales.push_back(scale);
+    }
+    raw.dtype = as_codes ? "F8_E4M3" : "BF16";
+    raw.bytes = as_codes ? bytes_of(codes) : bytes_of(numbers);
+    tensors.push_back(raw);
+    if (as_codes) tensors.push_back({name + "_scale", "F32", {rows, 1}, bytes_of(scales)});
+  }
+  write_file(dir / "model.safetensors", raw_safetensors(tensors));
+  return dir.path();
+}
+
+TEST_CASE("a checkpoint of e4m3 has the answers of the numbers that it means, rounded to e4m3 again") {
+  std::vector<Generated> answers[2];
+  for (const bool as_codes : {false, true}) {
+    const TempDir dir;
+    LoadOptions options;
+    options.model_dir = with_fp8_numbers(dir, as_codes);
+    const auto config = load_model_config(options.model_dir);
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    options.max_num_seqs = 8;
+    options.max_num_batched_tokens = 64;
+    options.max_model_len = 96;
+    options.num_blocks_override = 64;
+    options.num_threads = 1;
+    options.dtype = options.kv_cache_dtype = DType::kBF16;
+    options.cpu.quantization = Quantization::kFp8;
+    options.cuda.deterministic = true;
+    std::vector<GenerateRequest> requests;
+    for (int32_t length : {1, 7, 17, 40}) {
+      GenerateRequest& r = requests.emplace_back();
+      for (int32_t i = 0; i < length; ++i) r.prompt.push_back((11 * i + length) % config->vocab_size);
+      r.num_tokens = 5;
+      r.sampling.num_logprobs = 0;
+    }
+    answers[as_codes ? 1 : 0] = generate_one_by_one(*loaded(make_cuda_backend(0), *config, options), requests, 64);
+  }
+  const bool same = answers[0] == answers[1];
+  CHECK(same);
 }
 
 TEST_CASE("checkpoints of GPTQ and AWQ: near the CPU's answers, and the same bytes whatever the schedule") {

@@ -281,6 +281,8 @@ TEST_CASE("the dtype of activations: float32, or bfloat16 over bf16 weights") {
   CHECK(cpu_activation_dtype(config, Quantization::kInt8) == DType::kF32);
   o.cpu.quantization = Quantization::kInt8;
   CHECK(refuses("not with quantization int8"));
+  o.cpu.quantization = Quantization::kFp8;
+  CHECK(refuses("quantization fp8"));
 }
 
 TEST_CASE("what cannot fit or makes no sense is refused before anything is loaded") {

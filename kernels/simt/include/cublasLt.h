@@ -1,5 +1,5 @@
 // Stand-in for the part of cuBLASLt's interface that `linear` uses: matrix products with fp32 sums, an optional bias;
-// products of int8 with exact sums. Thread-safe as the runtime is.
+// products of int8 with exact sums; products of e4m3 with a scale for each row of A and each column of B. Thread-safe as the runtime is.
 //
 // 1. Products run on the stream's queue, in order with its other work.
 // 2. The first algorithm offered depends on the number of columns, and with it the order of summation, as in the real
@@ -39,7 +39,16 @@ enum cublasLtMatmulDescAttributes_t : int {
   CUBLASLT_MATMUL_DESC_TRANSB = 4,
   CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
   CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+  CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+  CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
   CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
+  CUBLASLT_MATMUL_DESC_A_SCALE_MODE = 31,
+  CUBLASLT_MATMUL_DESC_B_SCALE_MODE = 32,
+};
+
+enum cublasLtMatmulMatrixScale_t : int {
+  CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F = 0,
+  CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F = 3,
 };
 
 enum cublasLtEpilogue_t : int {

@@ -8,5 +8,6 @@ enum cudaDataType_t : int {
   CUDA_R_8I = 3,
   CUDA_R_32I = 10,
   CUDA_R_16BF = 14,
+  CUDA_R_8F_E4M3 = 28,
 };
 using cudaDataType = cudaDataType_t;

@@ -13,6 +13,8 @@
 namespace llmb {
 
 Status check_dtype(const ModelConfig& config, const LoadOptions& options) {
+  if (options.cpu.quantization == Quantization::kFp8)
+    return unsupported("quantization fp8 is for GPUs only; on the CPU take int8, or use --device cuda");
   const DType dtype = options.dtype.value_or(DType::kF32);
   if (dtype == DType::kF32) return {};
   const std::string name = std::string("dtype ") + dtype_name(dtype) + ": ";

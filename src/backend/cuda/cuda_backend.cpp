@@ -138,13 +138,13 @@ class CudaBackend final : public Backend {
     if (context_) LLMB_RETURN_IF_ERROR(take_share());
     dtype_ = options.dtype.value_or(config.gpu_dtype());
     kv_dtype_ = options.kv_cache_dtype.value_or(dtype_);
-    const Quantization quantization = options.cpu.quantization;
     if (files) {
-      LLMB_ASSIGN_OR_RETURN(stays_int4_, stays_int4_on_gpu(options.model_dir, config, dtype_, quantization));
+      LLMB_ASSIGN_OR_RETURN(stays_int4_, stays_int4_on_gpu(options.model_dir, config, dtype_, options.cpu.quantization));
     }
     if (context_ && stays_int4_) return unsupported("weights of int4: not over several GPUs yet; use --device cpu");
-    const bool is_int4 = stays_int4_ || quantization == Quantization::kInt4;
-    const int64_t least_bits = is_int4 ? 4 : quantization == Quantization::kInt8 ? 8 : 8 * dtype_bytes(dtype_);
+    const bool is_int4 = stays_int4_ || options.cpu.quantization == Quantization::kInt4;
+    const bool is_quantised = options.cpu.quantization != Quantization::kNone;
+    const int64_t least_bits = is_int4 ? 4 : is_quantised ? 8 : 8 * dtype_bytes(dtype_);
     LLMB_RETURN_IF_ERROR(check_weights_fit(own_, least_bits));
     stream_.emplace();
     if (context_) LLMB_RETURN_IF_ERROR(join_ranks());
@@ -157,10 +157,9 @@ class CudaBackend final : public Backend {
     record_graphs();
     if (ranks_) info_.kv = whole_kv();
     info_.kind = DeviceKind::kCuda;
+    const std::string weights = std::string(", ") + quantization_name(options.cpu.quantization) + " weights";
     info_.device = "cuda:" + std::to_string(index_) + " (" + device_.name + ", " + dtype_name(dtype_) +
-                   (options.cpu.quantization == Quantization::kNone
-                        ? std::string()
-                        : std::string(", ") + quantization_name(options.cpu.quantization) + " weights") +
+                   (is_quantised ? weights : std::string()) +
                    (options.cuda.deterministic ? ", deterministic)" : ")");
     info_.max_plans_in_flight = kMaxPlansInFlight;
     info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options) : num_recorded_drafts(options_);
@@ -213,7 +212,9 @@ class CudaBackend final : public Backend {
     std::unique_ptr<WeightSource> source;
     if (files) {
       const WeightForm int4 = dtype_ == DType::kF16 ? WeightForm::kInt4F16 : WeightForm::kInt4BF16;
-      source = files->make_source(pool, WeightAccess::kValues, stays_int4_ ? int4 : WeightForm::kNumbers);
+      const bool keeps_fp8 = options_.cpu.quantization == Quantization::kFp8 && config_.has_quantization;
+      const WeightForm others = keeps_fp8 ? WeightForm::kBlocks : WeightForm::kNumbers;
+      source = files->make_source(pool, WeightAccess::kValues, stays_int4_ ? int4 : others);
     } else {
       source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, pool);
     }

@@ -5,6 +5,7 @@
 #include "kernels/cuda/activate.h"
 #include "kernels/cuda/add_embedding.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/gather.h"
 #include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/layer_norm.h"
@@ -46,6 +47,7 @@ void CudaOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight
 
 void CudaOps::multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out) {
   if (linear.is_int8()) return linear_int8(linear.int8_view(), x, rows, out);
+  if (linear.is_fp8()) return linear_fp8(linear.fp8_view(), x, rows, out);
   if (linear.is_int4()) return linear_int4(linear.int4_view(), x, rows, out);
   if (is_tuning_) linear_.tune(linear.view(), x.data, rows, out.data, out.dtype, stream_);
   linear_.run(linear.view(), x.data, rows, out.data, out.dtype, stream_);
@@ -65,6 +67,27 @@ void CudaOps::linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Ro
 }
 
 // Deterministic: one kernel whatever the number of rows.
+void CudaOps::linear_fp8(const cuda::Fp8View& weight, Rows x, int64_t rows, Rows out) {
+  LLMB_CHECK(x.width == weight.in_features);
+  const auto run = [&]<typename T>(T) {
+    const auto multiply = [&]<typename Out>(Out* to) {
+      if (fp8_lt_ && cuda::LinearFp8Lt::may_take(weight, rows)) {
+        LLMB_CHECK(rows * int64_t{sizeof(float)} <= x_fp8_scales_.bytes());
+        const cuda::Fp8Rows rounded{x_fp8_.data<cuda::E4m3>(), x_fp8_scales_.data<float>()};
+        cuda::quantize_rows(data<const T>(x), rows, x.width, x_fp8_.data<cuda::E4m3>(), x_fp8_scales_.data<float>(),
+                            stream_);
+        if (fp8_lt_->run(weight, rounded, rows, x.dtype, to, stream_)) return;
+      }
+      linear_fp8_->run(weight, data<const T>(x), rows, to, stream_);
+    };
+    if (out.dtype == DType::kF32) multiply(data<float>(out));
+    else multiply(data<T>(out));
+  };
+  if (x.dtype == DType::kF16) run(__half());
+  else run(__nv_bfloat16());
+}
+
+// The same.
 void CudaOps::linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out) {
   const auto run = [&]<typename T>(T) {
     if (int4_numbers_.bytes() == 0 || rows <= cuda::tuning::kMaxInt4Rows) {
@@ -256,6 +279,12 @@ void CudaOps::expand_values(HeadWeights heads, Rows gathered, int64_t rows, Rows
   });
 }
 
+void CudaOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
+  with_type(x.dtype, [&]<typename T>(T) {
+    cuda::gather_rows(data<const T>(x), step_.sample_rows, num_samples, x.width, data<T>(out), stream_);
+  });
+}
+
 void CudaOps::scale(Rows x, float factor, int64_t rows) {
   cuda::scale(data<float>(x), factor, rows * x.width, stream_);
 }
@@ -264,6 +293,35 @@ void CudaOps::softcap(Rows x, float cap, int64_t rows) { cuda::softcap(data<floa
 
 void CudaOps::clamp(Rows x, float limit, int64_t rows) {
   with_type(options_.dtype, [&]<typename T>(T) { cuda::clamp(data<T>(x), limit, rows * x.width, stream_); });
+}
+
+void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
+  if (ranks_ != nullptr) logits = ranks_->whole_logits(logits, rows);
+  if (step_.parts.empty()) return sample_rows(logits, first_sample, rows);
+  // Padded rows are of no part: nobody looks at what they give.
+  for (const SamplePart& part : step_.parts) {
+    const auto begin = std::max<int64_t>(part.begin, first_sample);
+    const auto end = std::min<int64_t>(part.end, first_sample + rows);
+    if (begin >= end) continue;
+    // Calls are in order of their rows: one that begins within a part finds its tables in place.
+    if (begin == part.begin) {
+      stage_.upload_tables(part, stream_);
+      cuda::count_unseen_tokens(step_.samples + part.begin, part.end - part.begin, step_.penalty, given_.last, stream_);
+    }
+    sample_rows(logits.from(begin - first_sample), begin, end - begin);
+  }
+}
+
+void CudaOps::sample_rows(Rows logits, int64_t first_sample, int64_t rows) {
+  const cuda::SampleInput input{data<float>(logits),        step_.samples + first_sample, step_.bias, step_.penalty,
+                                static_cast<int32_t>(rows), options_.vocab_size,          step_.masks};
+  cuda::SampleResult result = sampled_;
+  result.tokens += first_sample;
+  result.logprobs += first_sample;
+  result.is_finite += first_sample;
+  result.top_tokens += first_sample * sampled_.max_top;
+  result.top_logprobs += first_sample * sampled_.max_top;
+  cuda::sample(input, needs_, result, sample_limits_, sample_workspace_.data(), stream_);
 }
 
 }  // namespace llmb

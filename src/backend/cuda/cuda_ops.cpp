@@ -10,7 +10,6 @@
 #include "backend/cuda/stored_blocks.h"
 #include "base/log.h"
 #include "kernels/cuda/block_copy.h"
-#include "kernels/cuda/gather.h"
 #include "kernels/cuda/resolve_step.h"
 #include "kernels/cuda/tuning.h"
 #include "model/rope_table.h"
@@ -155,6 +154,7 @@ std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> p
     max_int8_features_ = std::max(max_int8_features_, in_features);
     max_int8_out_ = std::max(max_int8_out_, out_features);
   }
+  if (linear->is_fp8()) max_fp8_features_ = std::max(max_fp8_features_, in_features);
   if (linear->is_int4()) {
     max_int4_numbers_ = std::max(max_int4_numbers_, out_features * in_features);
     check(cudaMemsetAsync(linear->weight(), 0, linear->weight_bytes(), stream_), "cudaMemsetAsync");
@@ -170,8 +170,12 @@ std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> p
 void CudaOps::upload_rows(const TensorView& part, int64_t first_row, CudaLinear* linear) {
   if (linear->is_int4() && part.blocks != BlockFormat::kNone)
     return uploader_->upload_int4_blocks(part, first_row, linear->has_zeros(), linear->weight());
+  auto* const fp8 = reinterpret_cast<cuda::E4m3*>(linear->weight()) + first_row * cuda::fp8::row_bytes(part.cols);
+  if (linear->is_fp8() && has_fp8_rows(part))
+    return uploader_->upload_fp8_blocks(part, fp8, linear->scales() + first_row);
   std::vector<uint8_t> memory;
   const TensorView numbers = as_numbers(part, &memory);
+  if (linear->is_fp8()) return uploader_->upload_fp8(numbers, fp8, linear->scales() + first_row);
   if (linear->is_int4()) return uploader_->upload_int4(numbers, options_.dtype, first_row, linear->weight());
   if (linear->is_int8()) {
     auto* const to = reinterpret_cast<int8_t*>(linear->weight()) + first_row * cuda::int8_row_bytes(part.cols);
@@ -180,20 +184,24 @@ void CudaOps::upload_rows(const TensorView& part, int64_t first_row, CudaLinear*
   uploader_->upload(numbers, options_.dtype, linear->weight() + first_row * part.cols * dtype_bytes(options_.dtype));
 }
 
-// As on the CPU: all but what is small, and what much hangs on; beside int4, embedding and LM head are int8. Blocks of
-// the checkpoint stay what they are.
+// As on the CPU: all but what is small, and what much hangs on; beside int4 and fp8, embedding and LM head are int8.
+// Blocks of the checkpoint stay what they are.
 CudaForm CudaOps::form_of(WeightRole role, std::span<const TensorView> parts, int64_t out_features) const {
   if (role == WeightRole::kSmall) return CudaForm::kNumbers;
   const bool is_table = role == WeightRole::kVocabulary;
   const int64_t in_features = parts[0].cols;
+  const CudaForm as_int8 = in_features <= cuda::kMaxInt8Features ? CudaForm::kInt8 : CudaForm::kNumbers;
   switch (options_.quantization) {
     case Quantization::kNone:
       return is_table ? CudaForm::kNumbers : form_of_blocks(parts, options_.dtype);
     case Quantization::kInt4:
       if (!is_table) return cuda::LinearInt4::takes(out_features, in_features) ? CudaForm::kInt4 : CudaForm::kNumbers;
-      [[fallthrough]];
+      return as_int8;
+    case Quantization::kFp8:
+      if (!is_table) return cuda::LinearFp8::takes(out_features, in_features) ? CudaForm::kFp8 : CudaForm::kNumbers;
+      return as_int8;
     case Quantization::kInt8:
-      return in_features <= cuda::kMaxInt8Features ? CudaForm::kInt8 : CudaForm::kNumbers;
+      return as_int8;
   }
   return CudaForm::kNumbers;
 }
@@ -223,8 +231,16 @@ void CudaOps::end_of_weights() {
     if (!options_.deterministic && options_.limits.max_num_tokens > cuda::tuning::kMaxInt4Rows)
       int4_numbers_ = cuda::DeviceMemory(max_int4_numbers_ * dtype_bytes(options_.dtype));
   }
-  if (max_int8_features_ == 0) return;
   const int64_t max_rows = std::max<int64_t>(options_.limits.max_num_tokens, options_.limits.max_num_samples);
+  if (max_fp8_features_ > 0) {
+    linear_fp8_.emplace(cuda::LinearCodesOptions{num_sms_}, stream_);
+    if (!options_.deterministic && max_rows > cuda::tuning::kMaxFp8FewRows && cuda::cublas_lt_problem().empty()) {
+      fp8_lt_.emplace();
+      x_fp8_ = cuda::DeviceMemory(max_rows * cuda::fp8::row_bytes(max_fp8_features_));
+      x_fp8_scales_ = cuda::DeviceMemory(max_rows * int64_t{sizeof(float)});
+    }
+  }
+  if (max_int8_features_ == 0) return;
   x_int8_ = cuda::DeviceMemory(max_rows * cuda::int8_row_bytes(max_int8_features_));
   x_scales_ = cuda::DeviceMemory(max_rows * int64_t{sizeof(float)});
   if (max_rows > cuda::tuning::kMaxInt8FewRows)
@@ -353,41 +369,6 @@ void CudaOps::give_tokens() {
   step.max_top = sampled_.max_top;
   step.vocab = options_.vocab_size;
   cuda::give_tokens(step, given_, stream_);
-}
-
-void CudaOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
-  with_type(x.dtype, [&]<typename T>(T) {
-    cuda::gather_rows(data<const T>(x), step_.sample_rows, num_samples, x.width, data<T>(out), stream_);
-  });
-}
-
-void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
-  if (ranks_ != nullptr) logits = ranks_->whole_logits(logits, rows);
-  if (step_.parts.empty()) return sample_rows(logits, first_sample, rows);
-  // Padded rows are of no part: nobody looks at what they give.
-  for (const SamplePart& part : step_.parts) {
-    const auto begin = std::max<int64_t>(part.begin, first_sample);
-    const auto end = std::min<int64_t>(part.end, first_sample + rows);
-    if (begin >= end) continue;
-    // Calls are in order of their rows: one that begins within a part finds its tables in place.
-    if (begin == part.begin) {
-      stage_.upload_tables(part, stream_);
-      cuda::count_unseen_tokens(step_.samples + part.begin, part.end - part.begin, step_.penalty, given_.last, stream_);
-    }
-    sample_rows(logits.from(begin - first_sample), begin, end - begin);
-  }
-}
-
-void CudaOps::sample_rows(Rows logits, int64_t first_sample, int64_t rows) {
-  const cuda::SampleInput input{data<float>(logits),        step_.samples + first_sample, step_.bias, step_.penalty,
-                                static_cast<int32_t>(rows), options_.vocab_size,          step_.masks};
-  cuda::SampleResult result = sampled_;
-  result.tokens += first_sample;
-  result.logprobs += first_sample;
-  result.is_finite += first_sample;
-  result.top_tokens += first_sample * sampled_.max_top;
-  result.top_logprobs += first_sample * sampled_.max_top;
-  cuda::sample(input, needs_, result, sample_limits_, sample_workspace_.data(), stream_);
 }
 
 }  // namespace llmb

@@ -23,6 +23,8 @@
 #include "core/request.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear_fp8.h"
+#include "kernels/cuda/linear_fp8_lt.h"
 #include "kernels/cuda/linear_int4.h"
 #include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/linear_int8_lt.h"
@@ -41,7 +43,7 @@ inline constexpr int32_t kMaxBestTokens = kMaxChoices + 32;
 struct CudaOpsOptions {
   DType dtype = DType::kBF16;                       // of weights that are not quantised, and of activations
   DType kv_dtype = DType::kBF16;                    // dtype, kI8 or kF8
-  Quantization quantization = Quantization::kNone;  // int4: with a dtype of 16 bits
+  Quantization quantization = Quantization::kNone;  // int4, fp8: with a dtype of 16 bits
   StepLimits limits;
   LayerGroups groups;
   int32_t vocab_size = 0;  // of all ranks
@@ -164,6 +166,7 @@ class CudaOps final : public Ops {
   void multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out);
   void linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out);
   void linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out);
+  void linear_fp8(const cuda::Fp8View& weight, Rows x, int64_t rows, Rows out);
   void allocate_attention();
   void lay_out_samples();
   void sample_rows(Rows logits, int64_t first_sample, int64_t rows);  // whose tables are in place
@@ -191,6 +194,10 @@ class CudaOps final : public Ops {
   cuda::DeviceMemory x_int8_, x_scales_;         // what an int8 product takes
   int64_t max_int8_out_ = 0;
   std::optional<cuda::LinearInt8Lt> int8_lt_;  // where rows can be many
+  int64_t max_fp8_features_ = 0;               // of e4m3 weights
+  std::optional<cuda::LinearFp8> linear_fp8_;  // once there are e4m3 weights
+  std::optional<cuda::LinearFp8Lt> fp8_lt_;    // where rows can be many, and the run is not deterministic
+  cuda::DeviceMemory x_fp8_, x_fp8_scales_;    // what its products take
   std::unique_ptr<WeightUploader> uploader_;   // while weights are loaded
   struct DeviceRope {
     int32_t rotary_dim = 0;

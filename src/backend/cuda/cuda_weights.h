@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/cuda/fp8_rows.h"
 #include "kernels/cuda/int4_units.h"
 #include "kernels/cuda/linear_grouped.h"
 #include "kernels/cuda/linear_int8.h"
@@ -19,9 +20,9 @@
 
 namespace llmb {
 
-// How a matrix lies on the device: numbers in the activation dtype; int8 rows with their scales; or units of int4
-// (kernels/cuda/int4_units.h), whose groups have zeros or not.
-enum class CudaForm : uint8_t { kNumbers, kInt8, kInt4, kInt4Zeros };
+// How a matrix lies on the device: numbers in the activation dtype; rows of int8 or of e4m3 (kernels/cuda/fp8_rows.h)
+// with their scales; or units of int4 (kernels/cuda/int4_units.h), whose groups have zeros or not.
+enum class CudaForm : uint8_t { kNumbers, kInt8, kInt4, kInt4Zeros, kFp8 };
 
 // The bias is in the activation dtype, beside int8 in fp32.
 class CudaLinear final : public LinearWeight {
@@ -33,13 +34,14 @@ class CudaLinear final : public LinearWeight {
         is_partial_sum_(is_partial_sum),
         weight_(weight_bytes(out_features, in_features, dtype, form)),
         bias_(has_bias ? out_features * dtype_bytes(bias_dtype(dtype, form)) : 0),
-        scales_(is_int8() ? out_features * int64_t{sizeof(float)} : 0),
+        scales_(is_int8() || is_fp8() ? out_features * int64_t{sizeof(float)} : 0),
         view_{weight_.data(), bias_.data(), out_features, in_features} {}
   static DType bias_dtype(DType dtype, CudaForm form) { return form == CudaForm::kInt8 ? DType::kF32 : dtype; }
 
   int64_t resident_bytes() const override { return weight_.bytes() + bias_.bytes() + scales_.bytes(); }
   bool is_partial_sum() const { return is_partial_sum_; }  // of ranks
   bool is_int8() const { return form_ == CudaForm::kInt8; }
+  bool is_fp8() const { return form_ == CudaForm::kFp8; }
   bool is_int4() const { return form_ == CudaForm::kInt4 || has_zeros(); }
   bool has_zeros() const { return form_ == CudaForm::kInt4Zeros; }
   int64_t out_features() const { return view_.out_features; }
@@ -58,9 +60,13 @@ class CudaLinear final : public LinearWeight {
     LLMB_CHECK(is_int4());
     return {weight(), bias_.data(), view_.out_features, view_.in_features, has_zeros()};
   }
+  cuda::Fp8View fp8_view() const {
+    LLMB_CHECK(is_fp8());
+    return {weight_.data<cuda::E4m3>(), scales(), bias_.data(), view_.out_features, view_.in_features};
+  }
   uint8_t* weight() const { return weight_.data<uint8_t>(); }
   uint8_t* bias() const { return bias_.data<uint8_t>(); }
-  float* scales() const { return scales_.data<float>(); }  // null: not int8
+  float* scales() const { return scales_.data<float>(); }  // null: neither int8 nor fp8
 
  private:
   static int64_t weight_bytes(int64_t out_features, int64_t in_features, DType dtype, CudaForm form) {
@@ -69,6 +75,8 @@ class CudaLinear final : public LinearWeight {
         return out_features * in_features * dtype_bytes(dtype);
       case CudaForm::kInt8:
         return out_features * cuda::int8_row_bytes(in_features);
+      case CudaForm::kFp8:
+        return out_features * cuda::fp8::row_bytes(in_features);
       case CudaForm::kInt4:
       case CudaForm::kInt4Zeros:
         return cuda::int4::bytes(out_features, in_features, form == CudaForm::kInt4Zeros);
@@ -114,6 +122,8 @@ void with_type(DType dtype, const Body& body) {
     case DType::kBF16:
       return body(__nv_bfloat16());
     case DType::kI8:
+    case DType::kF8:
+    case DType::kI4:
       LLMB_CHECK_MSG(false, "activations are floating-point numbers");
   }
 }
@@ -156,11 +166,12 @@ class CudaExpertMatrices {
                 first.bias() != nullptr ? biases_.data<const void*>() : nullptr,
                 first.out_features(),
                 first.in_features(),
-                first.is_int8() ? scales_.data<const float*>() : nullptr,
+                first.scales() != nullptr ? scales_.data<const float*>() : nullptr,
                 first.is_int4(),
                 first.has_zeros(),
                 first_own,
-                end_own};
+                end_own,
+                first.is_fp8()};
   }
   const cuda::GroupedWeights& grouped() const { return grouped_; }
   int64_t resident_bytes() const {

@@ -40,6 +40,19 @@ CudaForm form_of_blocks(std::span<const TensorView> parts, DType dtype) {
   return shift == 0 ? CudaForm::kInt4 : CudaForm::kInt4Zeros;
 }
 
+bool has_fp8_rows(const TensorView& matrix) {
+  if (matrix.blocks != BlockFormat::kFp8F16 && matrix.blocks != BlockFormat::kFp8BF16) return false;
+  const auto* const blocks = static_cast<const uint8_t*>(matrix.data);
+  const BlockSize& block = block_size(matrix.blocks);
+  const int64_t row_bytes = matrix.row_bytes(), size = matrix.rows * row_bytes;
+  for (int64_t at = 0; at < size; at += block.bytes) {
+    if (std::memcmp(blocks + at, blocks + at / row_bytes * row_bytes, sizeof(float)) != 0) return false;
+    for (int64_t i = sizeof(float); i < block.bytes; ++i)
+      if ((blocks[at + i] & 0x7f) == 0x7f) return false;  // NaN
+  }
+  return true;
+}
+
 TensorView as_numbers(const TensorView& matrix, std::vector<uint8_t>* memory) {
   if (matrix.blocks == BlockFormat::kNone) return matrix;
   const int64_t each = dtype_bytes(matrix.dtype);

@@ -16,6 +16,9 @@ namespace llmb {
 // there are kernels; else kNumbers.
 CudaForm form_of_blocks(std::span<const TensorView> parts, DType dtype);
 
+// Whether the matrix is blocks of e4m3 with one scale a row, all of them numbers.
+bool has_fp8_rows(const TensorView& matrix);
+
 // The matrix as numbers of its dtype, which hold them exactly; in `memory` where they are not there yet.
 TensorView as_numbers(const TensorView& matrix, std::vector<uint8_t>* memory);
 

@@ -55,8 +55,10 @@ Status check_cuda_options(const ModelConfig& config, const LoadOptions& options)
                        " positions, between which a GPU verifies no drafts; leave it out, or "
                        "use --max-model-len " +
                        std::to_string(chunk));
-  if (options.cpu.quantization == Quantization::kInt4 && dtype == DType::kF32)
-    return unsupported("quantization int4: activations on a GPU have 16 bits then; use --dtype bfloat16 or float16");
+  const Quantization quantization = options.cpu.quantization;
+  if ((quantization == Quantization::kInt4 || quantization == Quantization::kFp8) && dtype == DType::kF32)
+    return unsupported(std::string("quantization ") + quantization_name(quantization) +
+                       ": activations on a GPU have 16 bits then; use --dtype bfloat16 or float16");
   if (options.cpu.rounds_block_activations)
     return unsupported("gguf-activations int8 is for the CPU only; leave it out, or use --device cpu");
   if (!options.cpu.weight_cache_dir.empty())

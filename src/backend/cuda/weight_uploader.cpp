@@ -7,6 +7,7 @@
 #include "kernels/cuda/convert.h"
 #include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/linear_int8.h"
+#include "kernels/cuda/quantize_rows.h"
 
 namespace llmb {
 
@@ -60,6 +61,41 @@ void WeightUploader::upload_int8(const TensorView& values, int8_t* out, float* s
   upload_floats(values, [&](const float* x, int64_t begin, int64_t rows) {
     cuda::quantize_rows(x, rows, values.cols, out + begin * cuda::int8_row_bytes(values.cols), scales + begin, stream_);
   });
+}
+
+void WeightUploader::upload_fp8(const TensorView& values, cuda::E4m3* out, float* scales) {
+  upload_floats(values, [&](const float* x, int64_t begin, int64_t rows) {
+    cuda::quantize_rows(x, rows, values.cols, out + begin * cuda::fp8::row_bytes(values.cols), scales + begin, stream_);
+  });
+}
+
+void WeightUploader::upload_fp8_blocks(const TensorView& blocks, cuda::E4m3* out, float* scales) {
+  const BlockSize& block = block_size(blocks.blocks);
+  const auto* const source = static_cast<const uint8_t*>(blocks.data);
+  const int64_t row_bytes = cuda::fp8::row_bytes(blocks.cols);
+  const int64_t chunk = kChunkBytes / (row_bytes + int64_t{sizeof(float)});
+  LLMB_CHECK(chunk > 0);
+  for (int64_t begin = 0; begin < blocks.rows; begin += chunk) {
+    const int64_t rows = std::min(chunk, blocks.rows - begin), bytes = rows * row_bytes;
+    const Slot& slot = take_slot();
+    auto* const codes = slot.host.data<uint8_t>();
+    std::memset(codes, 0, static_cast<size_t>(bytes));
+    for (int64_t row = 0; row < rows; ++row) {
+      const uint8_t* const from = source + (begin + row) * blocks.row_bytes();
+      std::memcpy(codes + bytes + row * int64_t{sizeof(float)}, from, sizeof(float));
+      for (int64_t k = 0; k < blocks.cols; ++k) {
+        const int64_t group = k / cuda::fp8::kGroup * cuda::fp8::kGroup;
+        codes[row * row_bytes + group + cuda::fp8::place_of(static_cast<int>(k - group))] =
+            from[k / block.size * block.bytes + int64_t{sizeof(float)} + k % block.size];
+      }
+    }
+    check(cudaMemcpyAsync(out + begin * row_bytes, codes, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
+          "cudaMemcpyAsync");
+    check(cudaMemcpyAsync(scales + begin, codes + bytes, static_cast<size_t>(rows) * sizeof(float),
+                          cudaMemcpyHostToDevice, stream_),
+          "cudaMemcpyAsync");
+    slot.is_free.record(stream_);
+  }
 }
 
 void WeightUploader::upload_int4(const TensorView& values, DType dtype, int64_t first_feature, uint8_t* units) {

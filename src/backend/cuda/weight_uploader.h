@@ -6,6 +6,7 @@
 
 #include "core/tensor_view.h"
 #include "core/types.h"
+#include "kernels/cuda/e4m3.h"
 #include "kernels/cuda/memory.h"
 
 namespace llmb {
@@ -24,6 +25,11 @@ class WeightUploader {
   void upload_int8(const TensorView& values,
                    int8_t* out,     // [rows, cuda::int8_row_bytes(cols)]
                    float* scales);  // [rows]
+
+  // The same as e4m3. out: [rows, cuda::fp8::row_bytes(cols)]
+  void upload_fp8(const TensorView& values, cuda::E4m3* out, float* scales);
+  // The same of blocks of e4m3 that has_fp8_rows() (stored_blocks.h), which keep their codes.
+  void upload_fp8_blocks(const TensorView& blocks, cuda::E4m3* out, float* scales);
 
   // Queues: values as rows first_feature, … of a matrix as kernels/cuda/int4_pack.h makes them of `dtype`, in 16 bits.
   // REQUIRES: a row fits a chunk; units are cleared before their first rows.

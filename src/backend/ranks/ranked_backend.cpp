@@ -147,7 +147,8 @@ Status check_gpu_ranks(const ModelConfig& config, const LoadOptions& options, co
   if (grid.num_stages > 1) return refused("stages of layers");
   if (grid.context_size > 1) return refused("ranks that share out rows or divide keys and values");
   if (options.adapters) return refused("adapters");
-  if (options.cpu.quantization == Quantization::kInt4) return refused("quantization int4");
+  if (options.cpu.quantization == Quantization::kInt4 || options.cpu.quantization == Quantization::kFp8)
+    return refused(std::string("quantization ") + quantization_name(options.cpu.quantization));
   LLMB_RETURN_IF_ERROR(check_ranks(config, grid.tensor_size, 1));
   if (config.has_latent()) return {};
   const int64_t group = config.num_attention_heads / config.num_key_value_heads;

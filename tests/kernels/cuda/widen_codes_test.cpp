@@ -16,9 +16,13 @@
 namespace llmb::cuda {
 namespace {
 
-template <class T, class Code, bool kByInstruction>
+enum class Way { kDevices, kBits, kInstruction };  // kDevices: as kernels do it on this device
+
+template <class T, class Code, Way kWay>
 __global__ void widen_kernel(const uint32_t* words, EvenOdd* numbers) {
-  numbers[threadIdx.x] = widen_four<T, Code, kByInstruction>(words[threadIdx.x]);
+  const uint32_t word = words[threadIdx.x];
+  if constexpr (kWay == Way::kDevices) numbers[threadIdx.x] = widen_four<T, Code>(word);
+  else numbers[threadIdx.x] = widen_four<T, Code, kWay == Way::kInstruction>(word);
 }
 template <class Code>
 __global__ void to_float_kernel(const Code* codes, float* numbers) {
@@ -37,14 +41,14 @@ float number_at(uint32_t word, int half) {
   return std::is_same_v<T, __half> ? f16_to_f32(bits) : bf16_to_f32(bits);
 }
 
-template <class T, class Code, bool kByInstruction = kConvertsE4m3>
+template <class T, class Code, Way kWay = Way::kDevices>
 void check_widen() {
   std::vector<uint32_t> words;
   for (uint32_t byte = 0; byte < 256; ++byte)
     words.push_back(byte | (byte + 1) % 256 << 8 | (byte + 77) % 256 << 16 | (255 - byte) << 24);
   const test::DeviceArray<uint32_t> in(words);
   test::DeviceArray<EvenOdd> out(words.size());
-  launch({dim3(1), dim3(256)}, widen_kernel<T, Code, kByInstruction>, in.data(), out.data());
+  launch({dim3(1), dim3(256)}, widen_kernel<T, Code, kWay>, in.data(), out.data());
   const std::vector<EvenOdd> numbers = out.download();
   for (size_t i = 0; i < words.size(); ++i) {
     for (int byte = 0; byte < 4; ++byte) {
@@ -61,9 +65,9 @@ void check_widen() {
 TEST_CASE_TEMPLATE("bytes as 16-bit numbers", T, __half, __nv_bfloat16) {
   check_widen<T, int8_t>();
   check_widen<T, E4m3>();
-  check_widen<T, E4m3, false>();
+  check_widen<T, E4m3, Way::kBits>();
 #ifdef LLMB_SIMT
-  check_widen<T, E4m3, true>();
+  check_widen<T, E4m3, Way::kInstruction>();
 #endif
 }
 

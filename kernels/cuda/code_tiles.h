@@ -1,27 +1,36 @@
-// Products of int4 units and rows of x on tensor cores: the main loop of linear_int4 and linear_grouped_int4. Device
-// code only.
+// Products of weights of few bits and rows of x on tensor cores: the main loop of linear_int4, linear_fp8 and
+// linear_grouped of both. Device code only.
+//
+// A weight is taken in units of 128 features by 64 k, [tile of features][step of k]. Codes says how they lie
+// (int4_fragments.h, fp8_fragments.h):
+//   kUnitBytes           of a unit in shared memory
+//   kHasRowScales        whether sums are multiplied by a scale of their feature
+//   Source               the matrix; source() makes it of its address
+//   Loader<kUnits>       brings one stage of kUnits units after the other to shared memory, by all threads
+//   Places               of what a lane reads of a unit
+//   for_each_fragment()  a lane's part of mma_m16n8k16's first operand for 16 features, 16 k at a time, as T
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/int4_fragments.h"
+#include "kernels/cuda/linear_codes_options.h"
 #include "kernels/cuda/mma_tiles.h"
 #include "kernels/cuda/ptx.h"
 
-namespace llmb::cuda::int4 {
+namespace llmb::cuda::code_tiles {
 
 constexpr int kThreads = 256;  // eight warps, of 16 features each
 constexpr int kMinStages = 3;
 
 // kRows rows of x times 128 features. Units and their columns of x are in a ring of stages, or on their way there.
-template <int kNumRows, bool kZeros>
+template <int kNumRows, class CodesOfWeight>
 struct Shape {
+  using Codes = CodesOfWeight;
   static constexpr int kRows = kNumRows, kRowTiles = kRows / 8;
-  static constexpr bool kHasZeros = kZeros;
-  static constexpr int kUnitBytes = unit_bytes(kHasZeros), kXElements = kRows * kUnitK;  // of a unit
-  static constexpr int kUnits = kRows <= 32 ? 2 : 1;                                     // of a stage
+  static constexpr int kUnitBytes = Codes::kUnitBytes, kXElements = kRows * kUnitK;  // of a unit
+  static constexpr int kUnits = kRows <= 32 ? 2 : 1;                                 // of a stage
   static constexpr int kMaxStages = kRows <= 64 ? 8 : 4;  // as many begin by way of registers, less one
   static constexpr int kStageBytes = kUnits * (kUnitBytes + 2 * kXElements);
 };
@@ -50,10 +59,9 @@ class Loader {
  public:
   // Units [begin, end) of a matrix with num_steps units a tile; row i of x is at row_of(i), nullptr: zeros.
   template <class RowOf>
-  __device__ __forceinline__ Loader(const uint8_t* units, const T* x, const RowOf& row_of, int64_t in_features,
-                                    int num_steps, int begin, int end)
-      : from_(units + int64_t{begin} * S::kUnitBytes + threadIdx.x * 16),
-        bytes_left_((end - begin) * S::kUnitBytes - static_cast<int>(threadIdx.x) * 16),
+  __device__ __forceinline__ Loader(const typename S::Codes::Source& weight, const T* x, const RowOf& row_of,
+                                    int64_t in_features, int num_steps, int begin, int end)
+      : weights_(weight, num_steps, begin, end),
         x_units_left_(end - begin),
         k_(begin % num_steps * kUnitK),
         k_end_(num_steps * kUnitK),
@@ -70,17 +78,7 @@ class Loader {
     ptx::keep(x_place_);
   }
 
-  __device__ __forceinline__ void load_weights(uint8_t* stage) {
-    constexpr int kBytes = S::kUnits * S::kUnitBytes, kPassBytes = kThreads * 16;
-    uint8_t* const to = stage + threadIdx.x * 16;
-#pragma unroll
-    for (int at = 0; at < kBytes; at += kPassBytes) {
-      const bool is_in_stage = at + kPassBytes <= kBytes || static_cast<int>(threadIdx.x) * 16 < kBytes - at;
-      if (is_in_stage && bytes_left_ > at) ptx::cp_async16(to + at, from_ + at);
-    }
-    from_ += kBytes;
-    bytes_left_ -= kBytes;
-  }
+  __device__ __forceinline__ void load_weights(uint8_t* stage) { weights_.load(stage); }
 
   // The next stage's columns of x.
   __device__ __forceinline__ void load_x(uint8_t* stage) {
@@ -135,8 +133,7 @@ class Loader {
     x_units_left_ -= S::kUnits;
   }
 
-  const uint8_t* from_;  // this thread's first 16 bytes of the next stage
-  int bytes_left_;       // of the block's from there on
+  typename S::Codes::template Loader<S::kUnits> weights_;
   int x_units_left_, k_;
   const int k_end_;
   int x_place_;           // of this thread's first 16 bytes of x in a stage
@@ -164,14 +161,13 @@ class Sums {
       places_[i] *= int{sizeof(T)};
       ptx::keep(places_[i]);
     }
-    ptx::keep(codes_);
-    ptx::keep(scales_);
+    codes_.keep();
     clear();
   }
 
   __device__ __forceinline__ void add_unit(const uint8_t* unit, const uint8_t* x_tile) {
     uint32_t few[4];  // of 8 rows and 32 k
-    for_each_fragment<T, S::kHasZeros>(unit + codes_, unit + scales_, [&](int k, const uint32_t(&fragment)[4]) {
+    S::Codes::template for_each_fragment<T>(unit, codes_, [&](int k, const uint32_t(&fragment)[4]) {
       if constexpr (S::kRowTiles == 1) {
         if (k % 2 == 0) ptx::ldmatrix_x4(few, x_tile + places_[k / 2]);
         const uint32_t b[2] = {few[k % 2 * 2], few[k % 2 * 2 + 1]};
@@ -208,8 +204,7 @@ class Sums {
   // Bytes from the begin of a unit, and of a tile of x, to what this lane reads.
   static constexpr int kPlaces = S::kRowTiles == 1 ? 2 : 4;
 
-  int codes_ = code_place(static_cast<int>(threadIdx.x) / 32),
-      scales_ = scale_place(static_cast<int>(threadIdx.x) / 32);
+  typename S::Codes::Places codes_{static_cast<int>(threadIdx.x) / 32};
   int places_[kPlaces];
   float value_[S::kRowTiles][4];
 };
@@ -259,4 +254,4 @@ constexpr int num_stages(int ring_bytes) {
   return std::clamp(ring_bytes / S::kStageBytes, kMinStages, S::kMaxStages);
 }
 
-}  // namespace llmb::cuda::int4
+}  // namespace llmb::cuda::code_tiles

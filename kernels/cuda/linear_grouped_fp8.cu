@@ -1,0 +1,20 @@
+#include "base/check.h"
+#include "kernels/cuda/fp8_fragments.h"
+#include "kernels/cuda/linear_fp8.h"
+#include "kernels/cuda/linear_grouped_codes.h"
+
+namespace llmb::cuda {
+
+template <class T>
+void linear_grouped_fp8(const GroupedWeights& weights, const T* x, const int32_t* x_rows, const RowTile* tiles,
+                        int32_t num_tiles, int32_t tile_rows, T* out, cudaStream_t stream) {
+  LLMB_CHECK(weights.is_fp8 && LinearFp8::takes(weights.out_features, weights.in_features));
+  code_tiles::run_grouped<T, fp8::Codes>(weights, x, x_rows, tiles, num_tiles, tile_rows, out, stream);
+}
+
+template void linear_grouped_fp8(const GroupedWeights&, const __nv_bfloat16*, const int32_t*, const RowTile*, int32_t,
+                                 int32_t, __nv_bfloat16*, cudaStream_t);
+template void linear_grouped_fp8(const GroupedWeights&, const __half*, const int32_t*, const RowTile*, int32_t, int32_t,
+                                 __half*, cudaStream_t);
+
+}  // namespace llmb::cuda
