@@ -154,6 +154,7 @@ class Sampler {
     o.limits = {kNumRows, kNumRows, kNumRows, 1, max_biases, max_penalties};
     o.max_position = 16;
     o.max_logit_rows = kNumRows;
+    o.vocab_size = tiny_config().vocab_size;
     return o;
   }
 
