@@ -18,7 +18,7 @@ using NcclComm = void*;
 enum class NcclType : int { kByte = 0, kF16 = 6, kF32 = 7, kBF16 = 9 };
 enum class NcclSum : int { kSum = 0 };
 
-inline constexpr NcclResult kNcclSuccess = 0, kNcclInProgress = 7;
+inline constexpr NcclResult kNcclSuccess = 0, kNcclCudaError = 1, kNcclInProgress = 7;
 
 // Names a communicator that ranks make together: the first rank makes it, the others are given its bytes.
 struct NcclUniqueId {

@@ -43,7 +43,7 @@ Result<std::unique_ptr<DeviceCollectives>> DeviceCollectives::make(Collectives& 
   const auto joining = std::make_shared<Joining>();
   std::thread([joining, id, rank, size, device] {
     cuda::NcclComm comm = nullptr;
-    cuda::NcclResult result = cuda::kNcclSuccess;
+    cuda::NcclResult result = cuda::kNcclCudaError;
     if (cudaSetDevice(device) == cudaSuccess) result = nccl().comm_init_rank(&comm, size, id, rank);
     std::lock_guard lock(joining->mutex);
     joining->has_ended = true, joining->result = result, joining->comm = comm;
