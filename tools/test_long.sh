@@ -5,7 +5,7 @@
 #   tools/test_long.sh [--seed N] PART…   # these parts, whole
 #   tools/test_long.sh --turn SECONDS     # for CI: as much of one part as the time allows; the commit's hash says which
 #
-# counts         random workloads, failing allocations and kills in full numbers
+# counts         random workloads, combinations of flags, failing allocations and kills in full numbers
 # simt           CUDA kernels and backend on the host layer, threads and blocks in other orders
 # architectures  nvcc for all of them
 # arm            kernels, models and answers on 64-bit ARM, under qemu
@@ -48,6 +48,7 @@ run_counts() {
     "e2e_allocation_test LLMB_NUM_ALLOCATIONS=100000"
     "e2e_forms_test LLMB_NUM_QUESTIONS=700"
     "e2e_speculation_test LLMB_ALL_SCHEDULES=1"
+    combinations
     crash
   )
   for ((i = 0; i < ${#tests[@]}; ++i)); do
@@ -55,6 +56,9 @@ run_counts() {
     echo "-- ${words[*]}"
     if [ "${words[0]}" = crash ]; then
       make crash CRASH_FLAGS="--seed $first_seed"
+    elif [ "${words[0]}" = combinations ]; then
+      build llm-batch
+      tools/try_combinations.py build/llm-batch --seed "$first_seed" --seconds 1200
     else
       build "${words[0]}"
       env "${words[@]:1}" "build/tests/${words[0]}"

@@ -30,6 +30,7 @@ ModelDrafter::Row* ModelDrafter::row_for(const Sequence& sequence, int32_t max_t
   if (at == rows_.end()) {
     auto text = std::make_unique<Sequence>(sequence.id, sequence.choice, sequence.request,
                                            BlockTable(backend_->info().kv.block_size), sequence.max_new_tokens, 0);
+    text->num_scored_tokens = text->num_prompt_tokens();  // prompt_logprobs are the target's
     at = rows_.emplace(sequence.id, Row{std::move(text), Acceptance(acceptance_.share(), 8)}).first;
   }
   Row& row = at->second;

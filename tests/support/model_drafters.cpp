@@ -30,6 +30,7 @@ EngineJobOptions bundled_model() {
   o.eos_token_ids = o.config.eos_token_ids;
   o.scheduler.max_model_len = 96;
   o.scheduler.num_blocks = 400;
+  o.scheduler.max_num_drafts = o.load.max_num_drafts = 64;  // room for rows that score prompts, too
   return o;
 }
 

@@ -21,6 +21,7 @@ std::string lines() {
       R"("max_tokens":25,"temperature":0,"stop":["and"])",
       R"("max_tokens":60,"temperature":0.7,"ignore_eos":true)",
       R"("max_tokens":1)",
+      R"("max_tokens":20,"temperature":0,"prompt_logprobs":1)",  // the target's alone: a draft model scores no prompt
       R"("max_tokens":40,"temperature":0,"structured_outputs":{"regex":"[A-Z][a-z]+( [a-z]{2,8}){6,30}\\."})",
       R"("max_tokens":40,"temperature":0.9,"structured_outputs":{"json":{"properties":{"a":{"type":"string"}}}})",
   };
