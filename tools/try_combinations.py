@@ -14,6 +14,7 @@ import glob
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -39,7 +40,11 @@ class Model:
     def __init__(self, rng):
         self.flags, self.adapters, self.formats, self.drafts = [], [], [[]], ["none", "lookup", "lookahead", "lookup,lookahead"]
         self.vocab_size = 0  # 0: rows are text
-        if rng.random() < 0.5:
+        self.task = "generate"
+        kind = rng.random()
+        if kind < 0.1:
+            self.choose_task(rng)
+        elif kind < 0.55:
             self.path, self.adapters = "data/model", ["french", "roman", "letters"]
             self.flags = ["--adapter-dir", "data/adapters"]
             draft = "draft:data/draft-model"
@@ -47,7 +52,16 @@ class Model:
             self.formats = [["--dtype", "float32"], ["--dtype", "bfloat16"], ["--quantization", "int8"], ["--quantization", "int4"],
                             ["--quantization", "int8", "--kv-cache-dtype", "int8"], ["--kv-cache-dtype", "fp8"],
                             ["--kv-cache-dtype", "int4"], ["--tensor-parallel-size", "2"]]
-            return
+        else:
+            self.choose_golden(rng)
+
+    def choose_task(self, rng):
+        self.task, self.drafts = rng.choice(["score", "embed", "classify"]), ["none"]
+        folders = glob.glob(f"{FIXTURES}/{'classifiers' if self.task == 'classify' else 'encoders'}/*")
+        self.path = "data/model" if self.task == "score" else rng.choice(sorted(folders))
+        self.flags = ["--task", self.task]
+
+    def choose_golden(self, rng):
         golden = sorted(glob.glob(f"{FIXTURES}/models/*/golden.jsonl") + glob.glob(f"{FIXTURES}/quantized/*/golden.jsonl") +
                         glob.glob(f"{FIXTURES}/mtp/*/golden.jsonl") + glob.glob(f"{FIXTURES}/gguf/*.golden.jsonl"))
         found = rng.choice(golden)
@@ -76,6 +90,9 @@ def make_prompt(rng, model, texts):
 
 
 def make_row(rng, model, texts):
+    if model.task != "generate":
+        text = " ".join(rng.choice(texts).split()[:rng.choice([1, 3, 8, 40])])
+        return {"prompt" if model.task == "score" else "input": text}
     row = make_prompt(rng, model, texts)
     is_text = "prompt" in row
     if is_text and rng.random() < 0.1:
@@ -152,6 +169,12 @@ def draw_schedule(rng, model, form):
     return flags
 
 
+def records_of(path):
+    """In one order, without the time at which they were made."""
+    with open(path, encoding="utf-8") as file:
+        return sorted(re.sub('"created":[0-9]+', '"created":0', line) for line in file.read().splitlines())
+
+
 class Trial:
     def __init__(self, args, number, folder):
         self.args, self.number, self.folder = args, number, folder
@@ -164,7 +187,13 @@ class Trial:
         self.ids = [f"r{i}" for i in range(self.rng.choice([5, 20, 40]))]
         with open(self.rows, "w", encoding="utf-8") as file:
             for name in self.ids:
-                file.write(json.dumps({"id": name, **make_row(self.rng, self.model, texts)}) + "\n")
+                row = make_row(self.rng, self.model, texts)
+                is_chat = "messages" in row and "adapter" not in row and "use_beam_search" not in row and "best_of" not in row
+                line = {"id": name, **row}
+                if is_chat and self.rng.random() < 0.3:
+                    row = {"model": "m", **row, **({"logprobs": True} if "logprobs" in row else {})}
+                    line = {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": row}
+                file.write(json.dumps(line) + "\n")
         self.log = []
 
     def command(self, out, flags):
@@ -218,7 +247,7 @@ class Trial:
             return None
         if code not in (0, 3):
             return f"exit code {code}"
-        want = sorted(open(expected, encoding="utf-8").read().splitlines())
+        want = records_of(expected)
         if len(want) != len(self.ids):
             return f"{len(want)} records of {len(self.ids)} lines"
         for i in range(3):
@@ -230,7 +259,7 @@ class Trial:
                 continue
             if code not in (0, 3):
                 return f"exit code {code}"
-            got = sorted(open(out, encoding="utf-8").read().splitlines())
+            got = records_of(out)
             if any('"code":"kv_too_small"' in record for record in got):
                 refusals["a pool too small for some line"] += 1
                 continue

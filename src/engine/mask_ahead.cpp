@@ -49,7 +49,8 @@ void MaskAhead::begin(std::span<const Row> rows) {
   if (tokens_.empty()) return;
   rows_.clear();
   for (const Row& row : rows) {
-    const Followed& followed = rows_.emplace_back(row.form, row.state->clone());
+    rows_.push_back({row.form, row.state->clone()});
+    const Followed& followed = rows_.back();
     for (const TokenId draft : row.drafts) followed.state->advance(draft);
   }
   std::stable_sort(rows_.begin(), rows_.end(),
