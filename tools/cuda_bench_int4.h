@@ -24,7 +24,7 @@ inline void int4_cases(CudaBench& bench, cuda::Linear* linear, const ProductShap
                        const Copies& bf16, const Copies& x, const Copies& out) {
   using T = __nv_bfloat16;
   const auto& [what, n, k, rows] = shape;
-  const int64_t bytes = cuda::int4::bytes(n, k, false);
+  const int64_t bytes = cuda::int4::bytes(n, k, cuda::int4::Meaning::kFromEight);
   const int copies = bench.num_copies(bytes), bf16_copies = static_cast<int>(bf16.bytes() / bf16.stride());
   const Copies units(bytes, copies), numbers(n * k * 4);
   for (int c = 0; c < copies; ++c) {
@@ -33,7 +33,7 @@ inline void int4_cases(CudaBench& bench, cuda::Linear* linear, const ProductShap
                   bench.stream());
     cuda::quantize_int4<T>(numbers.at<float>(0), n, k, 0, units.at<uint8_t>(c), bench.stream());
   }
-  const auto view = [&](int c) { return cuda::Int4View{units.at<uint8_t>(c), nullptr, n, k, false}; };
+  const auto view = [&](int c) { return cuda::Int4View{units.at<uint8_t>(c), nullptr, n, k}; };
   const auto report = [&](const char* op, const std::string& name, const auto& body) {
     bench.report_either(op, name, bench.time_s(copies, body), static_cast<double>(bytes + rows * (n + k) * 2),
                         2.0 * static_cast<double>(rows * n) * static_cast<double>(k));

@@ -15,6 +15,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/layer_norm.h"
 #include "tools/cuda_bench.h"
 
@@ -75,22 +76,27 @@ class MoreOpCases {
     }
   }
 
-  // Against the bytes of the experts that are chosen.
-  void experts(int64_t rows, const cuda::ExpertsShape& shape) {
+  // Against the bytes of the experts that are chosen. is_mxfp4: they are units of such codes, of whatever numbers.
+  void experts(int64_t rows, const cuda::ExpertsShape& shape, bool is_mxfp4) {
     const int32_t num_experts = shape.config.num_experts;
     const int64_t gate_up_size = shape.gate_up * shape.hidden, down_size = shape.hidden * shape.intermediate;
     const Copies gate_up = normal(bench_, gate_up_size, 0.02f, num_experts),
                  down = normal(bench_, down_size, 0.02f, num_experts), x = normal(bench_, rows * shape.hidden),
                  out(rows * shape.hidden * 2), workspace(cuda::experts_workspace_bytes(shape, DType::kBF16));
-    const auto grouped = [&](const Copies& matrices, int64_t out_features, int64_t in_features, Copies* addresses) {
+    const auto unit_bytes = [](int64_t n, int64_t k) { return cuda::int4::bytes(n, k, cuda::int4::Meaning::kE2m1); };
+    const auto grouped = [&](const Copies& matrices, int64_t n, int64_t k, Copies* units, Copies* addresses) {
+      if (is_mxfp4) *units = units_of(matrices, n, k, num_experts);
       std::vector<const void*> all;
-      for (int32_t e = 0; e < num_experts; ++e) all.push_back(matrices.at<void>(e));
+      for (int32_t e = 0; e < num_experts; ++e) all.push_back((is_mxfp4 ? *units : matrices).at<void>(e));
       *addresses = upload(all, bench_.stream());
-      return cuda::GroupedWeights{addresses->at<const void*>(0), nullptr, out_features, in_features};
+      cuda::GroupedWeights weights{addresses->at<const void*>(0), nullptr, n, k};
+      weights.is_int4 = is_mxfp4;
+      weights.meaning = cuda::int4::Meaning::kE2m1;
+      return weights;
     };
-    Copies addresses[2];
-    const cuda::GroupedWeights first = grouped(gate_up, shape.gate_up, shape.hidden, &addresses[0]),
-                               second = grouped(down, shape.hidden, shape.intermediate, &addresses[1]);
+    Copies addresses[2], units[2];
+    const cuda::GroupedWeights first = grouped(gate_up, shape.gate_up, shape.hidden, &units[0], &addresses[0]),
+                               second = grouped(down, shape.hidden, shape.intermediate, &units[1], &addresses[1]);
     int64_t num_chosen = 0;
     const Copies logits = upload(router_logits(rows, shape.config, &num_chosen), bench_.stream());
     const double seconds = bench_.time_s(1, [&](int) {
@@ -99,13 +105,28 @@ class MoreOpCases {
     });
     const double flops =
         2.0 * static_cast<double>(rows * shape.config.top_k) * static_cast<double>(gate_up_size + down_size);
-    bench_.report_either("mix_experts",
+    const int64_t expert_bytes =
+        is_mxfp4 ? unit_bytes(shape.gate_up, shape.hidden) + unit_bytes(shape.hidden, shape.intermediate)
+                 : (gate_up_size + down_size) * 2;
+    bench_.report_either(is_mxfp4 ? "mix_experts_mxfp4" : "mix_experts",
                          std::to_string(rows) + " rows, " + std::to_string(shape.config.top_k) + " of " +
                              std::to_string(num_experts) + " experts",
-                         seconds, static_cast<double>(num_chosen * (gate_up_size + down_size) * 2), flops);
+                         seconds, static_cast<double>(num_chosen * expert_bytes), flops);
   }
 
  private:
+  Copies units_of(const Copies& matrices, int64_t n, int64_t k, int count) {
+    const int64_t bytes = cuda::int4::bytes(n, k, cuda::int4::Meaning::kE2m1);
+    Copies units(bytes, count);
+    const Copies numbers(n * k * 4);
+    for (int i = 0; i < count; ++i) {
+      check(cudaMemsetAsync(units.at<void>(i), 0, static_cast<size_t>(bytes), bench_.stream()), "cudaMemsetAsync");
+      cuda::convert(matrices.at<void>(i), DType::kBF16, numbers.at<void>(0), DType::kF32, n * k, bench_.stream());
+      cuda::quantize_int4<T>(numbers.at<float>(0), n, k, 0, units.at<uint8_t>(i), bench_.stream());
+    }
+    return units;
+  }
+
   template <typename Body>
   void report(const char* op, int64_t rows, int copies, int64_t bytes, const Body& body) {
     bench_.report_copy(op, std::to_string(rows) + " rows", bench_.time_s(copies, body), static_cast<double>(bytes));
@@ -149,7 +170,7 @@ inline void more_op_cases(CudaBench& bench, int64_t hidden, int64_t intermediate
   shape.config.intermediate_size = static_cast<int32_t>(shape.intermediate);
   for (const int64_t rows : is_tiny ? std::vector<int64_t>{3} : std::vector<int64_t>{1, 32, 256, 4096}) {
     shape.max_rows = rows;
-    cases.experts(rows, shape);
+    for (const bool is_mxfp4 : {false, true}) cases.experts(rows, shape, is_mxfp4);
   }
 }
 

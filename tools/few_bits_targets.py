@@ -27,6 +27,10 @@ def few_bits_targets(rows, attention, add, missing):
         shapes = [shape for shape in products if f" {m}x" in shape]
         beside(f"int4 products, M = {m}, the worst shape",
                [(rows.get(("linear_int4", shape)), rows[("linear", shape)]) for shape in shapes], least)
+    for m in (1, 32, 256, 4096):
+        shape = f"{m} rows, 8 of 128 experts"
+        beside(f"experts in MXFP4, {m} rows", [(rows.get(("mix_experts_mxfp4", shape)), rows.get(("mix_experts", shape)))],
+               2.0 if m <= 32 else 1.0)
     for context in (1024, 4096, 8192):
         case = f"decode 64 x {context}"
         for kv in ("int8", "fp8"):

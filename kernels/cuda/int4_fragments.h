@@ -19,6 +19,19 @@ __device__ __forceinline__ uint32_t dequantize(uint32_t word, uint32_t zero, uin
   return reinterpret_cast<const uint32_t&>(value);
 }
 
+// The same of e2m1 codes: scale · number. `scale` is 2^kE2m1Shift times the group's.
+template <class T, int kRegister>
+__device__ __forceinline__ uint32_t dequantize_e2m1(uint32_t word, uint32_t scale) {
+  using Pair = typename Pairs<T>::Pair;
+  constexpr int kFirst = 4 * kRegister, kPlace = Pairs<T>::kMantissaBits - 1;  // of the lowest bit, and where it goes
+  constexpr uint32_t kBits = (7u << kPlace) * 0x10001u, kSigns = 0x80008000u;
+  const uint32_t bits = kPlace >= kFirst ? word << (kPlace >= kFirst ? kPlace - kFirst : 0)
+                                         : word >> (kPlace >= kFirst ? 0 : kFirst - kPlace);
+  const uint32_t number = ptx::and_or(word << (12 - kFirst), kSigns, bits & kBits);
+  const Pair value = __hmul2(reinterpret_cast<const Pair&>(number), reinterpret_cast<const Pair&>(scale));
+  return reinterpret_cast<const uint32_t&>(value);
+}
+
 // The scales, or zeros, of two features as pairs of equal numbers.
 struct TwoPairs {
   uint32_t first, second;
@@ -37,7 +50,7 @@ __device__ __forceinline__ int scale_place(int sixteen) {
 
 // This lane's 32 numbers of 16 features and 64 k of a unit: fragments of mma_m16n8k16's first operand, 16 k each.
 // use(k / 16, fragment)
-template <class T, bool kHasZeros, class Use>
+template <class T, Meaning kMeaning, class Use>
 __device__ __forceinline__ void for_each_fragment(const uint8_t* lane_codes, const uint8_t* lane_scales,
                                                   const Use& use) {
   const uint4 codes = *reinterpret_cast<const uint4*>(lane_codes);
@@ -48,22 +61,30 @@ __device__ __forceinline__ void for_each_fragment(const uint8_t* lane_codes, con
   for (int group = 0; group < kUnitK / kGroup; ++group) {
     const TwoPairs scale = pairs_of(scales[group * (kTileFeatures / 2)]);
     TwoPairs zero{kEight, kEight};
-    if constexpr (kHasZeros) zero = pairs_of(scales[kScaleBytes / 4 + group * (kTileFeatures / 2)]);
+    if constexpr (kMeaning == Meaning::kFromZeros)
+      zero = pairs_of(scales[kScaleBytes / 4 + group * (kTileFeatures / 2)]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const uint32_t word = words[2 * group + half];
-      const uint32_t fragment[4] = {
-          dequantize<T, 0>(word, zero.first, scale.first), dequantize<T, 1>(word, zero.second, scale.second),
-          dequantize<T, 2>(word, zero.first, scale.first), dequantize<T, 3>(word, zero.second, scale.second)};
-      use(2 * group + half, fragment);
+      if constexpr (kMeaning == Meaning::kE2m1) {
+        const uint32_t fragment[4] = {
+            dequantize_e2m1<T, 0>(word, scale.first), dequantize_e2m1<T, 1>(word, scale.second),
+            dequantize_e2m1<T, 2>(word, scale.first), dequantize_e2m1<T, 3>(word, scale.second)};
+        use(2 * group + half, fragment);
+      } else {
+        const uint32_t fragment[4] = {
+            dequantize<T, 0>(word, zero.first, scale.first), dequantize<T, 1>(word, zero.second, scale.second),
+            dequantize<T, 2>(word, zero.first, scale.first), dequantize<T, 3>(word, zero.second, scale.second)};
+        use(2 * group + half, fragment);
+      }
     }
   }
 }
 
 // As code_tiles.h wants them.
-template <bool kHasZeros>
+template <Meaning kMeaning>
 struct Codes {
-  static constexpr int kUnitBytes = unit_bytes(kHasZeros);
+  static constexpr int kUnitBytes = unit_bytes(kMeaning);
   static constexpr bool kHasRowScales = false;
   using Source = const uint8_t*;  // units
   static __device__ __forceinline__ Source source(const void* units, int64_t) {
@@ -106,8 +127,21 @@ struct Codes {
 
   template <class T, class Use>
   static __device__ __forceinline__ void for_each_fragment(const uint8_t* unit, const Places& places, const Use& use) {
-    int4::for_each_fragment<T, kHasZeros>(unit + places.codes, unit + places.scales, use);
+    int4::for_each_fragment<T, kMeaning>(unit + places.codes, unit + places.scales, use);
   }
 };
+
+// Calls f(a value of the Codes of this meaning).
+template <class Function>
+void with_codes(Meaning meaning, const Function& f) {
+  switch (meaning) {
+    case Meaning::kFromEight:
+      return f(Codes<Meaning::kFromEight>());
+    case Meaning::kFromZeros:
+      return f(Codes<Meaning::kFromZeros>());
+    case Meaning::kE2m1:
+      return f(Codes<Meaning::kE2m1>());
+  }
+}
 
 }  // namespace llmb::cuda::int4

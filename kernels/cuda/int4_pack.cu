@@ -12,11 +12,14 @@ namespace llmb::cuda {
 namespace {
 
 using int4::kGroup;
+using int4::Meaning;
 
 constexpr int kThreads = 256;
-constexpr int kBlockBytes = 19;  // of kInt4F16 and kInt4BF16: scale, zero, codes
+// Blocks are: kInt4F16 and kInt4BF16 scale, zero, codes; kMXFP4 exponent, codes.
+constexpr int kBlockBytes = 19, kMxfp4BlockBytes = 17;
 static_assert(block_size(BlockFormat::kInt4F16).bytes == kBlockBytes);
 static_assert(block_size(BlockFormat::kInt4BF16).bytes == kBlockBytes);
+static_assert(block_size(BlockFormat::kMXFP4).bytes == kMxfp4BlockBytes);
 
 struct Group {
   uint32_t words[4];  // of eight codes each, the first in the lowest bits
@@ -101,31 +104,41 @@ __global__ void __launch_bounds__(kThreads)
   const auto num = static_cast<int>(min(int64_t{kGroup}, in_features - k));
   float scale;
   const Group codes = quantize_group(x + row * in_features + k, num, &scale);
-  const Place place(units, int4::unit_bytes(false), int4::num_steps(in_features), first_feature + row, k);
+  const Place place(units, int4::unit_bytes(Meaning::kFromEight), int4::num_steps(in_features), first_feature + row, k);
   place.write_codes(codes);
   place.write_scale(from_float<T>(scale));
+}
+
+// The bits of 2^(exponent − 127 + kE2m1Shift); 0 where that is too small for T, as is every number of such a group.
+template <class T>
+__device__ uint16_t e2m1_scale(int exponent) {
+  constexpr int kBits = int4::Pairs<T>::kMantissaBits;
+  const int biased = exponent - 127 + int4::Pairs<T>::kE2m1Shift + int4::Pairs<T>::kExponentBias;
+  if (biased > 0) return static_cast<uint16_t>(biased << kBits);
+  return biased > -kBits ? static_cast<uint16_t>(1 << (kBits - 1 + biased)) : uint16_t{0};
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     pack_int4_blocks_kernel(const uint8_t* __restrict__ blocks, int64_t rows, int64_t in_features,
-                            int64_t first_feature, bool has_zeros, uint8_t* units) {
+                            int64_t first_feature, Meaning meaning, uint8_t* units) {
   const int64_t groups = in_features / kGroup, index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (index >= rows * groups) return;
-  const uint8_t* const block = blocks + index * kBlockBytes;
-  const auto scale = static_cast<uint16_t>(block[0] | block[1] << 8);
+  const bool is_e2m1 = meaning == Meaning::kE2m1;
+  const uint8_t* const block = blocks + index * (is_e2m1 ? kMxfp4BlockBytes : kBlockBytes);
+  const uint8_t* const stored = block + (is_e2m1 ? 1 : 3);
   Group codes{};  // a byte has the codes of a k and of the one 16 on
   for (int k = 0; k < kGroup; ++k)
-    codes.words[k / 8] |= static_cast<uint32_t>(block[3 + k % 16] >> (k / 16 * 4) & 15) << (4 * (k % 8));
-  const Place place(units, int4::unit_bytes(has_zeros), int4::num_steps(in_features), first_feature + index / groups,
+    codes.words[k / 8] |= static_cast<uint32_t>(stored[k % 16] >> (k / 16 * 4) & 15) << (4 * (k % 8));
+  const Place place(units, int4::unit_bytes(meaning), int4::num_steps(in_features), first_feature + index / groups,
                     index % groups * kGroup);
   place.write_codes(codes);
-  place.write_scale(scale);
-  if (has_zeros) place.write_zero<T>(block[2]);
+  place.write_scale(is_e2m1 ? e2m1_scale<T>(block[0]) : static_cast<uint16_t>(block[0] | block[1] << 8));
+  if (meaning == Meaning::kFromZeros) place.write_zero<T>(block[2]);
 }
 
 // A block is a unit.
-template <class T, bool kHasZeros>
+template <class T, Meaning kMeaning>
 __global__ void __launch_bounds__(kThreads)
     dequantize_int4_kernel(const uint8_t* __restrict__ units, int32_t num_steps, int64_t out_features,
                            int64_t in_features, T* __restrict__ out) {
@@ -133,8 +146,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ __align__(16) uint32_t tile[int4::kTileFeatures * kRowWords];
   ptx::follow_previous_grid();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const uint8_t* const unit = units + int64_t{blockIdx.x} * int4::unit_bytes(kHasZeros);
-  int4::for_each_fragment<T, kHasZeros>(
+  const uint8_t* const unit = units + int64_t{blockIdx.x} * int4::unit_bytes(kMeaning);
+  int4::for_each_fragment<T, kMeaning>(
       unit + int4::code_place(warp), unit + int4::scale_place(warp), [&](int k, const uint32_t(&fragment)[4]) {
         uint32_t* const to = tile + (warp * 16 + lane / 4) * kRowWords + k * 8 + lane % 4;
         to[0] = fragment[0], to[8 * kRowWords] = fragment[1], to[4] = fragment[2], to[8 * kRowWords + 4] = fragment[3];
@@ -166,18 +179,20 @@ void quantize_int4(const float* x, int64_t rows, int64_t in_features, int64_t fi
 }
 
 template <class T>
-void pack_int4_blocks(const uint8_t* blocks, int64_t rows, int64_t in_features, int64_t first_feature, bool has_zeros,
+void pack_int4_blocks(const uint8_t* blocks, int64_t rows, int64_t in_features, int64_t first_feature, Meaning meaning,
                       uint8_t* units, cudaStream_t stream) {
   if (rows == 0) return;
   launch({dim3(num_blocks(rows, in_features)), dim3(kThreads), 0, stream}, pack_int4_blocks_kernel<T>, blocks, rows,
-         in_features, first_feature, has_zeros, units);
+         in_features, first_feature, meaning, units);
 }
 
 template <class T>
 void dequantize_int4(const Int4View& weight, T* out, cudaStream_t stream) {
   if (weight.out_features == 0) return;
   const int64_t num_steps = int4::num_steps(weight.in_features);
-  const auto kernel = weight.has_zeros ? dequantize_int4_kernel<T, true> : dequantize_int4_kernel<T, false>;
+  const auto kernel = weight.meaning == Meaning::kE2m1        ? dequantize_int4_kernel<T, Meaning::kE2m1>
+                      : weight.meaning == Meaning::kFromZeros ? dequantize_int4_kernel<T, Meaning::kFromZeros>
+                                                              : dequantize_int4_kernel<T, Meaning::kFromEight>;
   launch_ahead(
       {dim3(static_cast<unsigned>(int4::num_tiles(weight.out_features) * num_steps)), dim3(kThreads), 0, stream},
       kernel, weight.units, static_cast<int32_t>(num_steps), weight.out_features, weight.in_features, out);
@@ -185,8 +200,9 @@ void dequantize_int4(const Int4View& weight, T* out, cudaStream_t stream) {
 
 template void quantize_int4<__nv_bfloat16>(const float*, int64_t, int64_t, int64_t, uint8_t*, cudaStream_t);
 template void quantize_int4<__half>(const float*, int64_t, int64_t, int64_t, uint8_t*, cudaStream_t);
-template void pack_int4_blocks<__nv_bfloat16>(const uint8_t*, int64_t, int64_t, int64_t, bool, uint8_t*, cudaStream_t);
-template void pack_int4_blocks<__half>(const uint8_t*, int64_t, int64_t, int64_t, bool, uint8_t*, cudaStream_t);
+template void pack_int4_blocks<__nv_bfloat16>(const uint8_t*, int64_t, int64_t, int64_t, Meaning, uint8_t*,
+                                              cudaStream_t);
+template void pack_int4_blocks<__half>(const uint8_t*, int64_t, int64_t, int64_t, Meaning, uint8_t*, cudaStream_t);
 template void dequantize_int4(const Int4View&, __nv_bfloat16*, cudaStream_t);
 template void dequantize_int4(const Int4View&, __half*, cudaStream_t);
 

@@ -17,12 +17,12 @@ template <class T>
 void quantize_int4(const float* x,  // [rows, in_features]
                    int64_t rows, int64_t in_features, int64_t first_feature, uint8_t* units, cudaStream_t stream);
 
-// The same of rows of blocks kInt4F16 (T: __half) or kInt4BF16 (T: __nv_bfloat16), which keep their codes, scales and,
-// with has_zeros, zeros. REQUIRES: in_features is a multiple of 32, zeros are up to int4::kMaxZero, without
-// has_zeros 8.
+// The same of rows of blocks, which keep their codes, scales and zeros: of kInt4F16 (T: __half) or kInt4BF16 (T:
+// __nv_bfloat16), or of kMXFP4 with kE2m1. REQUIRES: in_features is a multiple of 32, zeros are up to int4::kMaxZero,
+// with kFromEight 8, exponents up to int4::kMaxExponent.
 template <class T>
 void pack_int4_blocks(const uint8_t* blocks,  // [rows, in_features / 32] of block_size() bytes
-                      int64_t rows, int64_t in_features, int64_t first_feature, bool has_zeros, uint8_t* units,
+                      int64_t rows, int64_t in_features, int64_t first_feature, int4::Meaning meaning, uint8_t* units,
                       cudaStream_t stream);
 
 // The numbers of a matrix. REQUIRES: in_features is a multiple of 8, out aligned to 16.

@@ -1,12 +1,12 @@
-// How int4 weights lie in device memory: packed for the tensor cores' fragments, so that a thread reads 16 bytes and
-// has its operands of four products. A number is scale · (code − zero), of the groups of kernels/cpu/quantize.h,
-// rounded to the activations' dtype T.
+// How weights of four bits lie in device memory: packed for the tensor cores' fragments, so that a thread reads 16
+// bytes and has its operands of four products. A number is scale · (code − zero), of the groups of
+// kernels/cpu/quantize.h, or scale · e2m1 of MXFP4's blocks (core/block_format.h), rounded to the activations' dtype T.
 //
 // A matrix is cut into units of 128 features by 64 k, [tile of features][step of k]. A unit holds
 //   codes  [8][32] uint4    of 16 features each, a lane's part of mma_m16n8k16's first operand for four times 16 k. Of
 //                           a word, bits 4 i … 4 i + 3 are the first and 16 bits on the second number of register i
-//   scales [2][8][8] T[2]   of 32 k each: of features i and i + 8 of 16
-//   zeros  [2][8][8] T[2]   where the matrix has any, else all are 8; each as T has kMagic + zero
+//   scales [2][8][8] T[2]   of 32 k each: of features i and i + 8 of 16; of MXFP4 times 2^kE2m1Shift
+//   zeros  [2][8][8] T[2]   where the matrix has any, each as T has kMagic + zero
 // Units at the edges reach beyond the matrix; scales there are 0, so that codes there mean 0.
 #pragma once
 
@@ -23,27 +23,37 @@ namespace int4 {
 
 constexpr int kTileFeatures = 128, kUnitK = 64, kGroup = 32;
 constexpr int kCodeBytes = kTileFeatures * kUnitK / 2, kScaleBytes = kTileFeatures * (kUnitK / kGroup) * 2;
-constexpr int unit_bytes(bool has_zeros) { return kCodeBytes + (has_zeros ? 2 : 1) * kScaleBytes; }
+
+// From where codes are counted: 8 or a zero of the group; or they are MXFP4's.
+enum class Meaning : uint8_t { kFromEight, kFromZeros, kE2m1 };
+
+constexpr int unit_bytes(Meaning meaning) {
+  return kCodeBytes + (meaning == Meaning::kFromZeros ? 2 : 1) * kScaleBytes;
+}
 constexpr int64_t num_tiles(int64_t out_features) { return ceil_div(out_features, int64_t{kTileFeatures}); }
 constexpr int64_t num_steps(int64_t in_features) { return ceil_div(in_features, int64_t{kUnitK}); }
-constexpr int64_t bytes(int64_t out_features, int64_t in_features, bool has_zeros) {
-  return num_tiles(out_features) * num_steps(in_features) * unit_bytes(has_zeros);
+constexpr int64_t bytes(int64_t out_features, int64_t in_features, Meaning meaning) {
+  return num_tiles(out_features) * num_steps(in_features) * unit_bytes(meaning);
 }
 
-// A code behind the exponent of kBase is kBase + code, exactly.
+// A code behind the exponent of kMagic is kMagic + code, exactly. e2m1's three bits behind the sign, as T's lowest of
+// the exponent and highest of the mantissa, are the number by 2^kE2m1Shift.
 template <class T>
 struct Pairs;
 template <>
 struct Pairs<__nv_bfloat16> {
   using Pair = __nv_bfloat162;
   static constexpr uint32_t kMagic = 0x43004300u;  // 128
+  static constexpr int kMantissaBits = 7, kExponentBias = 127, kE2m1Shift = 126;
 };
 template <>
 struct Pairs<__half> {
   using Pair = __half2;
   static constexpr uint32_t kMagic = 0x64006400u;  // 1024
+  static constexpr int kMantissaBits = 10, kExponentBias = 15, kE2m1Shift = 14;
 };
-constexpr int kMaxZero = 127;  // that either type has behind its exponent
+constexpr int kMaxZero = 127;      // that either type has behind its exponent
+constexpr int kMaxExponent = 128;  // of MXFP4's scales, as stored, that either type has times 2^kE2m1Shift
 
 }  // namespace int4
 
@@ -53,7 +63,7 @@ struct Int4View {
   const void* bias = nullptr;      // [out_features] of T, or nullptr
   int64_t out_features = 0;
   int64_t in_features = 0;
-  bool has_zeros = false;
+  int4::Meaning meaning = int4::Meaning::kFromEight;
 };
 
 }  // namespace llmb::cuda

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/int4_units.h"
+
 namespace llmb::cuda {
 
 // Up to kRows rows of one group; expert -1: nothing.
@@ -26,7 +28,7 @@ struct GroupedWeights {
   // of fp8::row_bytes(in_features); nullptr: of T
   const float* const* scales = nullptr;
   bool is_int4 = false;    // weights are int4 units (int4_units.h), biases of T
-  bool has_zeros = false;  // of int4: all of them
+  int4::Meaning meaning = int4::Meaning::kFromEight;  // of int4: of all of them
   int32_t first_own = 0, end_own = INT32_MAX;  // other experts are another rank's: they have no matrices here
   bool is_fp8 = false;     // weights are e4m3 with scales, biases of T
 

@@ -9,9 +9,9 @@ template <class T>
 void linear_grouped_int4(const GroupedWeights& weights, const T* x, const int32_t* x_rows, const RowTile* tiles,
                          int32_t num_tiles, int32_t tile_rows, T* out, cudaStream_t stream) {
   LLMB_CHECK(weights.is_int4 && LinearInt4::takes(weights.out_features, weights.in_features));
-  const auto run = weights.has_zeros ? code_tiles::run_grouped<T, int4::Codes<true>>
-                                     : code_tiles::run_grouped<T, int4::Codes<false>>;
-  run(weights, x, x_rows, tiles, num_tiles, tile_rows, out, stream);
+  int4::with_codes(weights.meaning, [&]<class Codes>(Codes) {
+    code_tiles::run_grouped<T, Codes>(weights, x, x_rows, tiles, num_tiles, tile_rows, out, stream);
+  });
 }
 
 template void linear_grouped_int4(const GroupedWeights&, const __nv_bfloat16*, const int32_t*, const RowTile*, int32_t,

@@ -1,5 +1,5 @@
 // Bound by the bytes of the weight with few rows; beside them, by the instructions that make numbers of codes: four for
-// two numbers.
+// two numbers, five of MXFP4.
 #include "kernels/cuda/linear_int4.h"
 
 #include "base/check.h"
@@ -18,16 +18,14 @@ bool LinearInt4::takes(int64_t out_features, int64_t in_features) {
 template <class T, class Out>
 void LinearInt4::run(const Int4View& weight, const T* x, int64_t rows, Out* out, cudaStream_t stream) {
   LLMB_CHECK(takes(weight.out_features, weight.in_features));
-  const auto run_codes = [&]<class Codes>(Codes) {
+  int4::with_codes(weight.meaning, [&]<class Codes>(Codes) {
     code_tiles::Args<T, Codes> args{};
     args.weight = weight.units;
     args.bias = static_cast<const T*>(weight.bias);
     args.out_features = weight.out_features;
     args.in_features = weight.in_features;
     code_tiles::run(args, x, rows, out, workspace_, options_, stream);
-  };
-  if (weight.has_zeros) run_codes(int4::Codes<true>());
-  else run_codes(int4::Codes<false>());
+  });
 }
 
 template void LinearInt4::run(const Int4View&, const __nv_bfloat16*, int64_t, __nv_bfloat16*, cudaStream_t);

@@ -20,6 +20,7 @@
 #include "model/gguf_model.h"
 #include "model/lora_adapter.h"
 #include "model/model_weights.h"
+#include "model/quantization_config.h"
 #include "model/weight_files.h"
 #include "tokenizer/tokenizer.h"
 
@@ -200,6 +201,8 @@ class Inspector {
     std::string out = end_of(".qweight", ".scales");
     if (out.empty()) out = end_of(".weight_packed", ".weight_scale");
     if (out.empty() && line.dtype == "I8") out = end_of(".weight", ".weight_scale");
+    if (line.dtype == "U8" && line.name.ends_with("_proj_blocks"))
+      out = "stays on a GPU, and on a CPU that multiplies in float32, else becomes BF16";
     const bool is_other = line.dtype == "F8_E4M3" || line.dtype == "I8" || line.dtype == "U8";
     if (out.empty() && is_other && line.name.ends_with(".weight"))
       out = stays_packed_ ? "stays on a CPU that multiplies in float32, else becomes the model's dtype"
@@ -290,9 +293,14 @@ class Inspector {
   void print_kv(const ModelConfig& c) const {
     const int64_t weights = stored_weight_bytes(c);
     const bool stays_blocks = stays_packed_, is_gguf = is_gguf_path(path_);
+    const Result<StoredMethod> on_gpu = stays_packed_on_gpu(path_, c, c.gpu_dtype(), Quantization::kNone);
+    const bool all_stay_on_gpu = on_gpu.ok() && *on_gpu == StoredMethod::kMxfp4;
     // Blocks of GGUF as they are, other integers with the scales of their groups repeated.
     const int64_t packed_bytes = is_gguf ? stored_bytes_ : stored_bytes_ * 6 / 5;
-    if (weights > stored_bytes_ + stored_bytes_ / 4 && stored_bytes_ > 0)
+    if (all_stay_on_gpu)
+      std::printf(
+          "note          weights of few bits stay as they are on a GPU, and on a CPU that multiplies in float32\n");
+    else if (weights > stored_bytes_ + stored_bytes_ / 4 && stored_bytes_ > 0)
       std::printf(
           "note          weights of few bits %sbecome %s when they are loaded: %.1f times the file's size\n",
           stays_blocks ? "stay as they are on a CPU; on a GPU they " : "",
@@ -307,7 +315,8 @@ class Inspector {
     for (const DType dtype : dtypes) {
       const KvLayout kv = make_kv_layout(c, 16, dtype, group_layers(c, 0));
       const int64_t numbers = dtype == DType::kF32 ? weights : weights / dtype_bytes(c.dtype) * dtype_bytes(dtype);
-      const int64_t held = stays_blocks && dtype == DType::kF32 ? packed_bytes : numbers;
+      const bool is_held_packed = dtype == DType::kF32 ? stays_blocks : all_stay_on_gpu;
+      const int64_t held = is_held_packed ? packed_bytes : numbers;
       std::printf("KV cache      %s: %lld bytes a token, weights %.1f MiB\n", dtype_name(dtype),
                   static_cast<long long>(kv.bytes_per_token()), static_cast<double>(held) / 1048576);
       for (const uint64_t memory : memory_) {

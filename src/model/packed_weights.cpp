@@ -107,6 +107,7 @@ Result<TensorView> PackedSource::tensor(const std::string& name, std::span<const
   const bool is_int8 = stored && stored->dtype == "I8";
   switch (stored_.method) {
     case StoredMethod::kNumbers:
+    case StoredMethod::kMxfp4:  // by way of bytes()
       break;
     case StoredMethod::kGptq:
     case StoredMethod::kAwq:
@@ -137,7 +138,7 @@ BlockFormat PackedSource::block_format(const Groups& groups, int64_t cols) const
   if (is_indexed && groups.count > UINT16_MAX) return BlockFormat::kNone;
   const bool is_bf16 = groups.dtype == DType::kBF16;
   if (form_ != WeightForm::kBlocks) {
-    const bool is_wanted = stored_.bits == 4 && !is_indexed && is_bf16 == (form_ == WeightForm::kInt4BF16);
+    const bool is_wanted = stored_.bits == 4 && !is_indexed && is_bf16 == (form_ == WeightForm::kFourBitsBF16);
     if (!is_wanted) return BlockFormat::kNone;
   }
   if (stored_.bits == 4 && is_indexed) return is_bf16 ? BlockFormat::kIndexedInt4BF16 : BlockFormat::kIndexedInt4F16;

@@ -45,6 +45,7 @@ class PackedSource final : public WeightSource {
   Result<const uint8_t*> bytes(const std::string& name, std::span<const int64_t> shape) override {
     return others_.bytes(name, shape);
   }
+  bool keeps_mxfp4() const override { return form_ != WeightForm::kNumbers; }
   void release() override {
     others_.release();
     buffers_.release();

@@ -157,8 +157,8 @@ StoredQuantization read_method(ConfigFields& f, ModelConfig* config) {
   else if (method == "gptq") stored = read_gptq(f);
   else if (method == "awq") stored = read_awq(f);
   else if (method == "bitsandbytes") stored.method = StoredMethod::kBitsandbytes;  // the tensors say the rest
-  else if (method != "mxfp4" || config->model_type != "gpt_oss")                   // as here
-    f.fail(refused("quant_method \"" + method.substr(0, 60) + "\""));
+  else if (method == "mxfp4" && config->model_type == "gpt_oss") stored.method = StoredMethod::kMxfp4;
+  else f.fail(refused("quant_method \"" + method.substr(0, 60) + "\""));
   return stored;
 }
 
@@ -199,13 +199,14 @@ Result<StoredQuantization> load_stored_quantization(const std::string& model_dir
   return stored;
 }
 
-Result<bool> stays_int4_on_gpu(const std::string& model_dir, const ModelConfig& config, DType activations,
-                               Quantization quantization) {
-  if (!config.has_quantization || activations == DType::kF32 || quantization != Quantization::kNone ||
-      config.experts.num_experts > 0)
-    return false;
+Result<StoredMethod> stays_packed_on_gpu(const std::string& model_dir, const ModelConfig& config, DType activations,
+                                         Quantization quantization) {
+  if (!config.has_quantization || activations == DType::kF32 || quantization != Quantization::kNone)
+    return StoredMethod::kNumbers;
   LLMB_ASSIGN_OR_RETURN(const StoredQuantization stored, load_stored_quantization(model_dir));
-  return stored.bits == 4 && (stored.is_gptq_or_awq() || stored.method == StoredMethod::kPackedInts);
+  const bool is_int4 = stored.bits == 4 && (stored.is_gptq_or_awq() || stored.method == StoredMethod::kPackedInts);
+  const bool stays = config.experts.num_experts > 0 ? stored.method == StoredMethod::kMxfp4 : is_int4;
+  return stays ? stored.method : StoredMethod::kNumbers;
 }
 
 }  // namespace llmb

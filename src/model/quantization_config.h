@@ -9,7 +9,7 @@
 namespace llmb {
 
 // How a checkpoint stores the matrices that are not numbers (model/packed_weights.h).
-enum class StoredMethod { kNumbers, kGptq, kAwq, kPackedInts, kInts, kNvfp4, kBitsandbytes };
+enum class StoredMethod { kNumbers, kGptq, kAwq, kPackedInts, kInts, kNvfp4, kBitsandbytes, kMxfp4 };
 
 struct StoredQuantization {
   StoredMethod method = StoredMethod::kNumbers;
@@ -32,9 +32,9 @@ void read_quantization(ConfigFields& fields, ModelConfig* config);
 // The same of a model's config.json. Numbers where there is no such file.
 Result<StoredQuantization> load_stored_quantization(const std::string& model_dir);
 
-// Whether a GPU multiplies the model's integers of four bits as they are stored: beside activations of 16 bits, where
-// nothing quantises them anew; not those of experts.
-Result<bool> stays_int4_on_gpu(const std::string& model_dir, const ModelConfig& config, DType activations,
-                               Quantization quantization);
+// How the model stores the matrices that a GPU multiplies as they are, beside activations of 16 bits and where nothing
+// quantises them anew: integers of four bits, but not those of experts, or experts in MXFP4. kNumbers: there are none.
+Result<StoredMethod> stays_packed_on_gpu(const std::string& model_dir, const ModelConfig& config, DType activations,
+                                         Quantization quantization);
 
 }  // namespace llmb

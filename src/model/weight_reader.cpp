@@ -209,9 +209,18 @@ TensorView WeightReader::mxfp4(const std::string& name, int64_t index, int64_t c
   if (!blocks.ok()) fail(blocks.status());
   if (!scales.ok()) fail(scales.status());
   if (!status_.ok()) return {};
-  if (*blocks == nullptr || *scales == nullptr) return {nullptr, DType::kBF16, rows, cols};
+  const bool keeps_blocks = source_.keeps_mxfp4();
+  const TensorView shape{nullptr, DType::kBF16, rows, cols, keeps_blocks ? BlockFormat::kMXFP4 : BlockFormat::kNone};
+  if (*blocks == nullptr || *scales == nullptr) return shape;
   const uint8_t* codes = *blocks + index * num_blocks * (kBlock / 2);
   const uint8_t* exponents = *scales + index * num_blocks;
+  if (const uint8_t* const bad = std::find(exponents, exponents + num_blocks, 255); bad != exponents + num_blocks) {
+    const int64_t row = (bad - exponents) / blocks_per_row;
+    fail(data_loss("\"" + name + "_scales\": a scale in row " + std::to_string(row) + " of matrix " +
+                   std::to_string(index) + " is not a number (255)"));
+    return shape;
+  }
+  if (keeps_blocks) return mxfp4_blocks(codes, exponents, shape);
   auto* to = reinterpret_cast<uint16_t*>(scratch(rows * cols * 2));
   for (int64_t b = 0; b < num_blocks; ++b) {
     const float scale = std::ldexp(1.0f, exponents[b] - 127);
@@ -221,6 +230,24 @@ TensorView WeightReader::mxfp4(const std::string& name, int64_t index, int64_t c
     }
   }
   return {to, DType::kBF16, rows, cols};
+}
+
+// Codes of neighbours share a byte as stored, those 16 apart in a block.
+TensorView WeightReader::mxfp4_blocks(const uint8_t* codes, const uint8_t* exponents, TensorView shape) {
+  const BlockSize& block = block_size(BlockFormat::kMXFP4);
+  const int64_t num_blocks = shape.rows * shape.cols / block.size;
+  uint8_t* const to = scratch(num_blocks * block.bytes);
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    uint8_t* const out = to + b * block.bytes;
+    const uint8_t* const in = codes + b * block.size / 2;
+    out[0] = exponents[b];
+    for (int64_t i = 0; i < 8; ++i) {
+      out[1 + 2 * i] = static_cast<uint8_t>((in[i] & 15) | (in[8 + i] & 15) << 4);
+      out[2 + 2 * i] = static_cast<uint8_t>(in[i] >> 4 | (in[8 + i] & 0xf0));
+    }
+  }
+  shape.data = to;
+  return shape;
 }
 
 uint8_t* WeightReader::scratch(int64_t bytes) {

@@ -47,8 +47,8 @@ class WeightReader {
   // Rows begin, begin + step, … of a matrix; elements of a vector where it has one row.
   TensorView every(const TensorView& view, int64_t begin, int64_t step);
   // MXFP4 (OCP Microscaling Formats 1.0): blocks of 32 numbers of 4 bits [rows, cols / 32, 16] that share a scale
-  // [rows, cols / 32], as bfloat16, which holds them exactly. A slice of 3-dimensional tensors: matrix `index` of
-  // `count`.
+  // [rows, cols / 32], in blocks (BlockFormat::kMXFP4) or as bfloat16, which holds them exactly. A slice of
+  // 3-dimensional tensors: matrix `index` of `count`. A scale of 255 is no number, and is refused.
   TensorView mxfp4(const std::string& name, int64_t index, int64_t count, int64_t rows, int64_t cols);
 
   const Status& status() const { return status_; }
@@ -57,6 +57,7 @@ class WeightReader {
 
  private:
   uint8_t* scratch(int64_t bytes);
+  TensorView mxfp4_blocks(const uint8_t* codes, const uint8_t* exponents, TensorView shape);
   TensorView as_numbers(const TensorView& stored);  // of its dtype, which holds them exactly
   void fail(Status status) {
     if (status_.ok()) status_ = std::move(status);

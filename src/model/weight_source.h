@@ -17,9 +17,9 @@ namespace llmb {
 // Whether a load checks only that tensors are there, in the right shapes, or reads their values too.
 enum class WeightAccess { kShapes, kValues };
 
-// Whether matrices that files hold in blocks (core/block_format.h) come as numbers or as they are; or only those in
-// BlockFormat::kInt4F16 or kInt4BF16 as they are.
-enum class WeightForm { kNumbers, kBlocks, kInt4F16, kInt4BF16 };
+// Whether matrices that files hold in blocks (core/block_format.h) come as numbers or as they are; or as they are only
+// those in BlockFormat::kMXFP4, and in kInt4F16 or kInt4BF16.
+enum class WeightForm { kNumbers, kBlocks, kFourBitsF16, kFourBitsBF16 };
 
 // Not thread-safe.
 class WeightSource {
@@ -34,6 +34,8 @@ class WeightSource {
   virtual Result<const uint8_t*> bytes(const std::string& name, std::span<const int64_t>) {
     return unsupported("\"" + name + "\": blocks of codes are read from safetensors only");
   }
+  // Whether matrices that bytes() has in MXFP4 are to come in blocks.
+  virtual bool keeps_mxfp4() const { return false; }
   // Projections are [out, in], q, k and v stacked and experts one by one, whatever the architecture's own checkpoints
   // do.
   virtual bool has_common_layout() const { return false; }

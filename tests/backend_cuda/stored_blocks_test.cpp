@@ -13,6 +13,7 @@
 #include "base/float_formats.h"
 #include "formats/safetensors.h"
 #include "model/config_loader.h"
+#include "tests/support/golden.h"
 #include "tests/support/kv_bytes.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/process.h"
@@ -59,6 +60,21 @@ TEST_CASE("integers stay integers where their scales have the activations' dtype
   CHECK(form({symmetric.view, plain}, DType::kF16) == CudaForm::kNumbers);
   CHECK(form({eight.view}, DType::kF16) == CudaForm::kNumbers);
   CHECK(form({far.view}, DType::kF16) == CudaForm::kNumbers);  // a zero that has no place beside codes
+}
+
+TEST_CASE("MXFP4 stays as it is beside 16 bits, where no scale is above 2") {
+  std::vector<uint8_t> bytes(4 * 2 * 17, 0x5a);
+  for (size_t at = 0; at < bytes.size(); at += 17) bytes[at] = static_cast<uint8_t>(at % 2 == 0 ? 0 : 128);
+  const TensorView view{bytes.data(), DType::kBF16, 4, 64, BlockFormat::kMXFP4};
+  const std::vector<TensorView> parts = {view, view};
+  CHECK(form_of_blocks(parts, DType::kBF16) == CudaForm::kMxfp4);
+  CHECK(form_of_blocks(parts, DType::kF16) == CudaForm::kMxfp4);
+  CHECK(form_of_blocks(parts, DType::kF32) == CudaForm::kNumbers);
+  const std::vector<float> floats(64 * 4, 1.0f);
+  const std::vector<TensorView> mixed = {view, {floats.data(), DType::kF32, 4, 64}};
+  CHECK(form_of_blocks(mixed, DType::kBF16) == CudaForm::kNumbers);
+  bytes[3 * 17] = 129;
+  CHECK(form_of_blocks(parts, DType::kBF16) == CudaForm::kNumbers);
 }
 
 TEST_CASE("e4m3 stays as it is where a row has one scale, and all of it are numbers") {
@@ -216,6 +232,73 @@ TEST_CASE("a checkpoint of e4m3 has the answers of the numbers that it means, ro
   }
   const bool same = answers[0] == answers[1];
   CHECK(same);
+}
+
+// The golden model with experts in MXFP4, one of whose blocks has codes of 0 and this scale.
+std::string with_scale(const TempDir& dir, uint8_t scale) {
+  const std::string from = source_dir() + "/data/fixtures/models/gpt_oss-mxfp4";
+  write_file(dir / "config.json", read_file(from + "/config.json"));
+  std::string file = read_file(from + "/model.safetensors");
+  const auto checkpoint = Checkpoint::open(from);
+  REQUIRE(checkpoint.ok());
+  const std::string experts = "model.layers.1.mlp.experts.down_proj_";
+  const auto* const begin = checkpoint->files()[0].data();
+  const auto at = [&](const std::string& name) { return checkpoint->find(experts + name)->data - begin; };
+  std::memset(file.data() + at("blocks"), 0, 16);
+  file[static_cast<size_t>(at("scales"))] = static_cast<char>(scale);
+  write_file(dir / "model.safetensors", file);
+  return dir.path();
+}
+
+TEST_CASE("MXFP4 experts: the golden tokens, the bytes that their numbers give, and the same whatever the schedule") {
+  LoadOptions options = load_options(source_dir() + "/data/fixtures/models/gpt_oss-mxfp4");
+  const auto config = load_model_config(options.model_dir);
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  options.dtype = options.kv_cache_dtype = DType::kBF16;
+  std::vector<GenerateRequest> requests;
+  std::vector<std::vector<TokenId>> expected;
+  for (const auto& line : read_json_lines(options.model_dir + "/golden.jsonl")) {
+    GenerateRequest& r = requests.emplace_back();
+    r.prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
+    expected.push_back(line.at("token_ids").get<std::vector<TokenId>>());
+    r.num_tokens = static_cast<int32_t>(expected.back().size());
+    r.sampling.num_logprobs = 0;
+  }
+  const auto packed = loaded(make_cuda_backend(0), *config, options);
+  const auto answers = generate_one_by_one(*packed, requests, 64);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    CAPTURE(i);
+    CHECK(answers[i].tokens == expected[i]);
+  }
+  for (const uint64_t seed : {1, 2}) {
+    const bool same = generate_at_random(*packed, requests, seed == 1 ? 64 : 7, 8, seed) == answers;
+    CHECK(same);
+  }
+  const auto answer = [&](uint8_t scale, int64_t* weight_bytes) {
+    const TempDir dir;
+    options.model_dir = with_scale(dir, scale);
+    const auto backend = loaded(make_cuda_backend(0), *config, options);
+    *weight_bytes = backend->info().weight_bytes;
+    return generate_one_by_one(*backend, requests, 64);
+  };
+  int64_t packed_bytes = 0, mixed_bytes = 0;
+  const bool same = answer(120, &packed_bytes) == answer(200, &mixed_bytes);  // one layer's down is numbers
+  CHECK(same);
+  CHECK(packed_bytes == packed->info().weight_bytes);
+  CHECK(packed_bytes != mixed_bytes);  // not less: units of so small matrices are mostly empty
+}
+
+TEST_CASE("MXFP4 experts: a scale that is no number is refused by name, on either device") {
+  const TempDir dir;
+  LoadOptions options = load_options(with_scale(dir, 255));
+  const auto config = load_model_config(options.model_dir);
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    options.dtype = options.kv_cache_dtype = dtype;
+    const Status status = (dtype == DType::kF32 ? make_cpu_backend() : make_cuda_backend(0))->load(*config, options);
+    CHECK(status.message().find("model.layers.1.mlp.experts.down_proj_scales\": a scale in row 0 of matrix 0 is not a "
+                                "number (255)") != std::string::npos);
+  }
 }
 
 TEST_CASE("checkpoints of GPTQ and AWQ: near the CPU's answers, and the same bytes whatever the schedule") {

@@ -139,10 +139,12 @@ class CudaBackend final : public Backend {
     dtype_ = options.dtype.value_or(config.gpu_dtype());
     kv_dtype_ = options.kv_cache_dtype.value_or(dtype_);
     if (files) {
-      LLMB_ASSIGN_OR_RETURN(stays_int4_, stays_int4_on_gpu(options.model_dir, config, dtype_, options.cpu.quantization));
+      LLMB_ASSIGN_OR_RETURN(stored_, stays_packed_on_gpu(options.model_dir, config, dtype_, options.cpu.quantization));
     }
-    if (context_ && stays_int4_) return unsupported("weights of int4: not over several GPUs yet; use --device cpu");
-    const bool is_int4 = stays_int4_ || options.cpu.quantization == Quantization::kInt4;
+    const bool stays_packed = stored_ != StoredMethod::kNumbers;
+    if (context_ && stays_packed && stored_ != StoredMethod::kMxfp4)
+      return unsupported("weights of int4: not over several GPUs yet; use --device cpu");
+    const bool is_int4 = stays_packed || options.cpu.quantization == Quantization::kInt4;
     const bool is_quantised = options.cpu.quantization != Quantization::kNone;
     const int64_t least_bits = is_int4 ? 4 : is_quantised ? 8 : 8 * dtype_bytes(dtype_);
     LLMB_RETURN_IF_ERROR(check_weights_fit(own_, least_bits));
@@ -211,10 +213,10 @@ class CudaBackend final : public Backend {
     ThreadPool pool(options_.num_threads > 0 ? options_.num_threads : usable_cpu_count());
     std::unique_ptr<WeightSource> source;
     if (files) {
-      const WeightForm int4 = dtype_ == DType::kF16 ? WeightForm::kInt4F16 : WeightForm::kInt4BF16;
+      const WeightForm four_bits = dtype_ == DType::kF16 ? WeightForm::kFourBitsF16 : WeightForm::kFourBitsBF16;
       const bool keeps_fp8 = options_.cpu.quantization == Quantization::kFp8 && config_.has_quantization;
       const WeightForm others = keeps_fp8 ? WeightForm::kBlocks : WeightForm::kNumbers;
-      source = files->make_source(pool, WeightAccess::kValues, stays_int4_ ? int4 : others);
+      source = files->make_source(pool, WeightAccess::kValues, stored_ != StoredMethod::kNumbers ? four_bits : others);
     } else {
       source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, pool);
     }
@@ -365,7 +367,7 @@ class CudaBackend final : public Backend {
   std::optional<ModelShare> share_;  // of a rank
   LoadOptions options_;
   DType dtype_ = DType::kBF16, kv_dtype_ = DType::kBF16;
-  bool stays_int4_ = false;  // the checkpoint's integers of four bits
+  StoredMethod stored_ = StoredMethod::kNumbers;  // how the checkpoint has what the device multiplies as it is
   BackendInfo info_;
   std::optional<cuda::Stream> stream_;
   std::unique_ptr<CudaRanks> ranks_;  // where there are others

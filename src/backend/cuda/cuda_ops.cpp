@@ -7,11 +7,9 @@
 
 #include "backend/cuda/cuda_weights.h"
 #include "backend/cuda/memory_plan.h"
-#include "backend/cuda/stored_blocks.h"
 #include "base/log.h"
 #include "kernels/cuda/block_copy.h"
 #include "kernels/cuda/resolve_step.h"
-#include "kernels/cuda/tuning.h"
 #include "model/rope_table.h"
 
 namespace llmb {
@@ -134,117 +132,6 @@ void CudaOps::lay_out_samples() {
   sampled_.is_finite = at + rows * 8;
   sampled_.top_tokens = reinterpret_cast<TokenId*>(at + sampled_bytes_);
   sampled_.top_logprobs = reinterpret_cast<float*>(at + sampled_bytes_ + top * 4);
-}
-
-std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> parts,
-                                                   std::span<const TensorView> biases, WeightRole role) {
-  int64_t out_features = 0;
-  for (const TensorView& part : parts) out_features += part.rows;
-  const int64_t in_features = parts[0].cols;
-  const CudaForm form = form_of(role, parts, out_features);
-  auto linear = std::make_unique<CudaLinear>(out_features, in_features, !biases.empty(), options_.dtype, form,
-                                             role == WeightRole::kPartialSum);
-  auto* bias = linear->bias();
-  for (const TensorView& values : biases) {
-    const DType dtype = CudaLinear::bias_dtype(options_.dtype, form);
-    uploader_->upload(values, dtype, bias);
-    bias += values.cols * dtype_bytes(dtype);
-  }
-  if (linear->is_int8()) {
-    max_int8_features_ = std::max(max_int8_features_, in_features);
-    max_int8_out_ = std::max(max_int8_out_, out_features);
-  }
-  if (linear->is_fp8()) max_fp8_features_ = std::max(max_fp8_features_, in_features);
-  if (linear->is_int4()) {
-    max_int4_numbers_ = std::max(max_int4_numbers_, out_features * in_features);
-    check(cudaMemsetAsync(linear->weight(), 0, linear->weight_bytes(), stream_), "cudaMemsetAsync");
-  }
-  int64_t row = 0;
-  for (const TensorView& part : parts) {
-    upload_rows(part, row, linear.get());
-    row += part.rows;
-  }
-  return linear;
-}
-
-void CudaOps::upload_rows(const TensorView& part, int64_t first_row, CudaLinear* linear) {
-  if (linear->is_int4() && part.blocks != BlockFormat::kNone)
-    return uploader_->upload_int4_blocks(part, first_row, linear->has_zeros(), linear->weight());
-  auto* const fp8 = reinterpret_cast<cuda::E4m3*>(linear->weight()) + first_row * cuda::fp8::row_bytes(part.cols);
-  if (linear->is_fp8() && has_fp8_rows(part))
-    return uploader_->upload_fp8_blocks(part, fp8, linear->scales() + first_row);
-  std::vector<uint8_t> memory;
-  const TensorView numbers = as_numbers(part, &memory);
-  if (linear->is_fp8()) return uploader_->upload_fp8(numbers, fp8, linear->scales() + first_row);
-  if (linear->is_int4()) return uploader_->upload_int4(numbers, options_.dtype, first_row, linear->weight());
-  if (linear->is_int8()) {
-    auto* const to = reinterpret_cast<int8_t*>(linear->weight()) + first_row * cuda::int8_row_bytes(part.cols);
-    return uploader_->upload_int8(numbers, to, linear->scales() + first_row);
-  }
-  uploader_->upload(numbers, options_.dtype, linear->weight() + first_row * part.cols * dtype_bytes(options_.dtype));
-}
-
-// As on the CPU: all but what is small, and what much hangs on; beside int4 and fp8, embedding and LM head are int8.
-// Blocks of the checkpoint stay what they are.
-CudaForm CudaOps::form_of(WeightRole role, std::span<const TensorView> parts, int64_t out_features) const {
-  if (role == WeightRole::kSmall) return CudaForm::kNumbers;
-  const bool is_table = role == WeightRole::kVocabulary;
-  const int64_t in_features = parts[0].cols;
-  const CudaForm as_int8 = in_features <= cuda::kMaxInt8Features ? CudaForm::kInt8 : CudaForm::kNumbers;
-  switch (options_.quantization) {
-    case Quantization::kNone:
-      return is_table ? CudaForm::kNumbers : form_of_blocks(parts, options_.dtype);
-    case Quantization::kInt4:
-      if (!is_table) return cuda::LinearInt4::takes(out_features, in_features) ? CudaForm::kInt4 : CudaForm::kNumbers;
-      return as_int8;
-    case Quantization::kFp8:
-      if (!is_table) return cuda::LinearFp8::takes(out_features, in_features) ? CudaForm::kFp8 : CudaForm::kNumbers;
-      return as_int8;
-    case Quantization::kInt8:
-      return as_int8;
-  }
-  return CudaForm::kNumbers;
-}
-
-std::unique_ptr<ExpertsWeight> CudaOps::make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
-                                                     std::vector<std::unique_ptr<LinearWeight>> down) {
-  return std::make_unique<CudaExperts>(std::move(gate_up), std::move(down), stream_);
-}
-
-std::unique_ptr<DeviceBuffer> CudaOps::make_vector(const TensorView& values) {
-  auto buffer = std::make_unique<CudaBuffer>(1, values.cols, DType::kF32);
-  uploader_->upload(values, DType::kF32, buffer->rows().data);
-  return buffer;
-}
-
-std::unique_ptr<DeviceBuffer> CudaOps::allocate(int64_t rows, int64_t width, DType dtype) {
-  auto buffer = std::make_unique<CudaBuffer>(rows, width, dtype);
-  check(cudaMemsetAsync(buffer->rows().data, 0, buffer->resident_bytes(), stream_), "cudaMemsetAsync");
-  return buffer;
-}
-
-void CudaOps::end_of_weights() {
-  check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-  uploader_.reset();
-  if (max_int4_numbers_ > 0) {
-    linear_int4_.emplace(cuda::LinearInt4Options{num_sms_}, stream_);
-    if (!options_.deterministic && options_.limits.max_num_tokens > cuda::tuning::kMaxInt4Rows)
-      int4_numbers_ = cuda::DeviceMemory(max_int4_numbers_ * dtype_bytes(options_.dtype));
-  }
-  const int64_t max_rows = std::max<int64_t>(options_.limits.max_num_tokens, options_.limits.max_num_samples);
-  if (max_fp8_features_ > 0) {
-    linear_fp8_.emplace(cuda::LinearCodesOptions{num_sms_}, stream_);
-    if (!options_.deterministic && max_rows > cuda::tuning::kMaxFp8FewRows && cuda::cublas_lt_problem().empty()) {
-      fp8_lt_.emplace();
-      x_fp8_ = cuda::DeviceMemory(max_rows * cuda::fp8::row_bytes(max_fp8_features_));
-      x_fp8_scales_ = cuda::DeviceMemory(max_rows * int64_t{sizeof(float)});
-    }
-  }
-  if (max_int8_features_ == 0) return;
-  x_int8_ = cuda::DeviceMemory(max_rows * cuda::int8_row_bytes(max_int8_features_));
-  x_scales_ = cuda::DeviceMemory(max_rows * int64_t{sizeof(float)});
-  if (max_rows > cuda::tuning::kMaxInt8FewRows)
-    int8_lt_.emplace(std::min(max_rows * max_int8_out_, cuda::tuning::kMaxInt8Sums));
 }
 
 KvLayout CudaOps::kv_layout(int32_t num_blocks) const {

@@ -163,6 +163,7 @@ class CudaOps final : public Ops {
   double measure_swap_bytes_per_s();
   CudaForm form_of(WeightRole role, std::span<const TensorView> parts, int64_t out_features) const;
   void upload_rows(const TensorView& part, int64_t first_row, CudaLinear* linear);
+  void make_forms_equal(std::vector<std::unique_ptr<LinearWeight>>* experts);
   void multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out);
   void linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out);
   void linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out);

@@ -21,8 +21,8 @@
 namespace llmb {
 
 // How a matrix lies on the device: numbers in the activation dtype; rows of int8 or of e4m3 (kernels/cuda/fp8_rows.h)
-// with their scales; or units of int4 (kernels/cuda/int4_units.h), whose groups have zeros or not.
-enum class CudaForm : uint8_t { kNumbers, kInt8, kInt4, kInt4Zeros, kFp8 };
+// with their scales; or units of four bits (kernels/cuda/int4_units.h): int4, whose groups have zeros or not, or MXFP4.
+enum class CudaForm : uint8_t { kNumbers, kInt8, kInt4, kInt4Zeros, kMxfp4, kFp8 };
 
 // The bias is in the activation dtype, beside int8 in fp32.
 class CudaLinear final : public LinearWeight {
@@ -42,8 +42,11 @@ class CudaLinear final : public LinearWeight {
   bool is_partial_sum() const { return is_partial_sum_; }  // of ranks
   bool is_int8() const { return form_ == CudaForm::kInt8; }
   bool is_fp8() const { return form_ == CudaForm::kFp8; }
-  bool is_int4() const { return form_ == CudaForm::kInt4 || has_zeros(); }
-  bool has_zeros() const { return form_ == CudaForm::kInt4Zeros; }
+  CudaForm form() const { return form_; }
+  bool is_int4() const {
+    return form_ == CudaForm::kInt4 || form_ == CudaForm::kInt4Zeros || form_ == CudaForm::kMxfp4;
+  }
+  cuda::int4::Meaning meaning() const { return meaning_of(form_); }  // of int4
   int64_t out_features() const { return view_.out_features; }
   int64_t in_features() const { return view_.in_features; }
   int64_t weight_bytes() const { return weight_.bytes(); }
@@ -58,7 +61,7 @@ class CudaLinear final : public LinearWeight {
   }
   cuda::Int4View int4_view() const {
     LLMB_CHECK(is_int4());
-    return {weight(), bias_.data(), view_.out_features, view_.in_features, has_zeros()};
+    return {weight(), bias_.data(), view_.out_features, view_.in_features, meaning()};
   }
   cuda::Fp8View fp8_view() const {
     LLMB_CHECK(is_fp8());
@@ -69,6 +72,11 @@ class CudaLinear final : public LinearWeight {
   float* scales() const { return scales_.data<float>(); }  // null: neither int8 nor fp8
 
  private:
+  static cuda::int4::Meaning meaning_of(CudaForm form) {
+    using cuda::int4::Meaning;
+    if (form == CudaForm::kMxfp4) return Meaning::kE2m1;
+    return form == CudaForm::kInt4Zeros ? Meaning::kFromZeros : Meaning::kFromEight;
+  }
   static int64_t weight_bytes(int64_t out_features, int64_t in_features, DType dtype, CudaForm form) {
     switch (form) {
       case CudaForm::kNumbers:
@@ -79,7 +87,8 @@ class CudaLinear final : public LinearWeight {
         return out_features * cuda::fp8::row_bytes(in_features);
       case CudaForm::kInt4:
       case CudaForm::kInt4Zeros:
-        return cuda::int4::bytes(out_features, in_features, form == CudaForm::kInt4Zeros);
+      case CudaForm::kMxfp4:
+        return cuda::int4::bytes(out_features, in_features, meaning_of(form));
     }
     return 0;
   }
@@ -168,7 +177,7 @@ class CudaExpertMatrices {
                 first.in_features(),
                 first.scales() != nullptr ? scales_.data<const float*>() : nullptr,
                 first.is_int4(),
-                first.has_zeros(),
+                first.meaning(),
                 first_own,
                 end_own,
                 first.is_fp8()};

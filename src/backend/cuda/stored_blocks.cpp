@@ -24,19 +24,31 @@ int32_t largest_shift(const TensorView& matrix) {
   return largest;
 }
 
+// Whether units have a place for every scale of MXFP4's blocks.
+bool has_small_exponents(const TensorView& matrix) {
+  const auto* const blocks = static_cast<const uint8_t*>(matrix.data);
+  const int64_t bytes = block_size(matrix.blocks).bytes, size = matrix.rows * matrix.row_bytes();
+  for (int64_t at = 0; at < size; at += bytes)
+    if (blocks[at] > cuda::int4::kMaxExponent) return false;
+  return true;
+}
+
 }  // namespace
 
 CudaForm form_of_blocks(std::span<const TensorView> parts, DType dtype) {
-  const BlockFormat wanted = dtype == DType::kF16 ? BlockFormat::kInt4F16 : BlockFormat::kInt4BF16;
+  const BlockFormat integers = dtype == DType::kF16 ? BlockFormat::kInt4F16 : BlockFormat::kInt4BF16;
+  const bool is_mxfp4 = parts[0].blocks == BlockFormat::kMXFP4;
   if (dtype == DType::kF32) return CudaForm::kNumbers;
   int64_t out_features = 0;
   int32_t shift = 0;
   for (const TensorView& part : parts) {
-    if (part.blocks != wanted) return CudaForm::kNumbers;
+    if (part.blocks != (is_mxfp4 ? BlockFormat::kMXFP4 : integers)) return CudaForm::kNumbers;
+    if (is_mxfp4 && !has_small_exponents(part)) return CudaForm::kNumbers;
     out_features += part.rows;
-    shift = std::max(shift, largest_shift(part));
+    if (!is_mxfp4) shift = std::max(shift, largest_shift(part));
   }
   if (shift == INT32_MAX || !cuda::LinearInt4::takes(out_features, parts[0].cols)) return CudaForm::kNumbers;
+  if (is_mxfp4) return CudaForm::kMxfp4;
   return shift == 0 ? CudaForm::kInt4 : CudaForm::kInt4Zeros;
 }
 

@@ -12,8 +12,8 @@
 
 namespace llmb {
 
-// kInt4 or kInt4Zeros where the stacked parts are blocks of integers of four bits with scales in `dtype`, for which
-// there are kernels; else kNumbers.
+// kInt4 or kInt4Zeros where the stacked parts are blocks of integers of four bits with scales in `dtype`, kMxfp4 where
+// they are MXFP4 with scales up to 2, as all that quantisers make, and for which there are kernels; else kNumbers.
 CudaForm form_of_blocks(std::span<const TensorView> parts, DType dtype);
 
 // Whether the matrix is blocks of e4m3 with one scale a row, all of them numbers.

@@ -106,8 +106,8 @@ void WeightUploader::upload_int4(const TensorView& values, DType dtype, int64_t 
   });
 }
 
-void WeightUploader::upload_int4_blocks(const TensorView& blocks, int64_t first_feature, bool has_zeros,
-                                        uint8_t* units) {
+void WeightUploader::upload_int4_blocks(const TensorView& blocks, DType dtype, int64_t first_feature,
+                                        cuda::int4::Meaning meaning, uint8_t* units) {
   const auto* const source = static_cast<const uint8_t*>(blocks.data);
   const int64_t row_bytes = blocks.row_bytes(), chunk = kChunkBytes / row_bytes;
   LLMB_CHECK(chunk > 0);
@@ -119,10 +119,10 @@ void WeightUploader::upload_int4_blocks(const TensorView& blocks, int64_t first_
                           stream_),
           "cudaMemcpyAsync");
     const auto pack = [&]<typename T>(T) {
-      cuda::pack_int4_blocks<T>(slot.device.data<const uint8_t>(), rows, blocks.cols, first_feature + begin, has_zeros,
+      cuda::pack_int4_blocks<T>(slot.device.data<const uint8_t>(), rows, blocks.cols, first_feature + begin, meaning,
                                 units, stream_);
     };
-    if (blocks.blocks == BlockFormat::kInt4F16) pack(__half());
+    if (dtype == DType::kF16) pack(__half());
     else pack(__nv_bfloat16());
     slot.is_free.record(stream_);
   }

@@ -7,6 +7,7 @@
 #include "core/tensor_view.h"
 #include "core/types.h"
 #include "kernels/cuda/e4m3.h"
+#include "kernels/cuda/int4_units.h"
 #include "kernels/cuda/memory.h"
 
 namespace llmb {
@@ -34,8 +35,9 @@ class WeightUploader {
   // Queues: values as rows first_feature, … of a matrix as kernels/cuda/int4_pack.h makes them of `dtype`, in 16 bits.
   // REQUIRES: a row fits a chunk; units are cleared before their first rows.
   void upload_int4(const TensorView& values, DType dtype, int64_t first_feature, uint8_t* units);
-  // The same of blocks kInt4F16 or kInt4BF16, which keep their codes.
-  void upload_int4_blocks(const TensorView& blocks, int64_t first_feature, bool has_zeros, uint8_t* units);
+  // The same of blocks that have a form of units (stored_blocks.h), which keep their codes.
+  void upload_int4_blocks(const TensorView& blocks, DType dtype, int64_t first_feature, cuda::int4::Meaning meaning,
+                          uint8_t* units);
 
  private:
   static constexpr int64_t kChunkBytes = int64_t{16} << 20;

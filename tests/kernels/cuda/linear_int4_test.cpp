@@ -1,4 +1,4 @@
-// linear_int4 beside an fp64 reference; its weights beside those of the CPU's int4.
+// linear_int4 beside an fp64 reference; its weights beside those of the CPU's int4, and of blocks.
 #include "kernels/cuda/linear_int4.h"
 
 #include <doctest/doctest.h>
@@ -16,6 +16,7 @@
 namespace llmb::cuda {
 namespace {
 
+using int4::Meaning;
 using test::DeviceArray;
 using test::random_normal;
 
@@ -32,7 +33,9 @@ std::vector<T> rounded(const std::vector<float>& values) {
 template <class T>
 struct Weight {
   Weight(const std::vector<float>& values, int64_t out_features, int64_t in_features)
-      : features(out_features), k(in_features), units(static_cast<size_t>(int4::bytes(features, k, false))) {
+      : features(out_features),
+        k(in_features),
+        units(static_cast<size_t>(int4::bytes(features, k, Meaning::kFromEight))) {
     clear();
     const DeviceArray<float> from(values);
     const int64_t half = features / 2;  // as parts that are stacked
@@ -40,15 +43,17 @@ struct Weight {
     quantize_int4<T>(from.data() + half * k, features - half, k, half, units.data(), nullptr);
     CHECK(units.check_guards());
   }
-  // Random codes, scales and zeros in blocks.
-  Weight(int64_t out_features, int64_t in_features, bool zeros, std::vector<float>* numbers)
+  // Random codes, scales and zeros in blocks; of MXFP4 scales from `first` on, as they are stored.
+  Weight(int64_t out_features, int64_t in_features, Meaning code_meaning, std::vector<float>* numbers, int first = 120)
       : features(out_features),
         k(in_features),
-        has_zeros(zeros),
-        units(static_cast<size_t>(int4::bytes(features, k, zeros))) {
+        meaning(code_meaning),
+        units(static_cast<size_t>(int4::bytes(features, k, meaning))) {
     clear();
-    constexpr BlockFormat kFormat = std::is_same_v<T, __half> ? BlockFormat::kInt4F16 : BlockFormat::kInt4BF16;
-    const int64_t num_blocks = features * k / 32, bytes = block_size(kFormat).bytes;
+    const bool is_mxfp4 = meaning == Meaning::kE2m1;
+    const BlockFormat integers = std::is_same_v<T, __half> ? BlockFormat::kInt4F16 : BlockFormat::kInt4BF16;
+    const BlockFormat format = is_mxfp4 ? BlockFormat::kMXFP4 : integers;
+    const int64_t num_blocks = features * k / 32, bytes = block_size(format).bytes;
     std::vector<uint8_t> blocks(static_cast<size_t>(num_blocks * bytes));
     numbers->resize(static_cast<size_t>(features * k));
     std::mt19937 rng(5);
@@ -56,15 +61,20 @@ struct Weight {
       uint8_t* const block = blocks.data() + b * bytes;
       for (int64_t i = 0; i < bytes; ++i) block[i] = static_cast<uint8_t>(rng());
       const T scale = from_float<T>(0.01f + 0.0001f * static_cast<float>(rng() % 1000));
-      std::memcpy(block, &scale, 2);
-      block[2] = zeros ? static_cast<uint8_t>(rng() % 17) : uint8_t{8};
-      decode_block(kFormat, block, numbers->data() + b * 32);
+      if (is_mxfp4) {
+        block[0] = static_cast<uint8_t>(first + b % 9);
+      } else {
+        std::memcpy(block, &scale, 2);
+        block[2] = meaning == Meaning::kFromZeros ? static_cast<uint8_t>(rng() % 17) : uint8_t{8};
+      }
+      decode_block(format, block, numbers->data() + b * 32);
     }
+    for (float& number : *numbers) number = to_float(from_float<T>(number));
     const DeviceArray<uint8_t> from(blocks);
-    pack_int4_blocks<T>(from.data(), features, k, 0, zeros, units.data(), nullptr);
+    pack_int4_blocks<T>(from.data(), features, k, 0, meaning, units.data(), nullptr);
     CHECK(units.check_guards());
   }
-  Int4View view(const T* bias = nullptr) const { return {units.data(), bias, features, k, has_zeros}; }
+  Int4View view(const T* bias = nullptr) const { return {units.data(), bias, features, k, meaning}; }
   void clear() { check(cudaMemset(units.data(), 0, units.size()), "cudaMemset"); }
 
   // As dequantize_int4() writes them.
@@ -77,7 +87,7 @@ struct Weight {
   }
 
   int64_t features, k;
-  bool has_zeros = false;
+  Meaning meaning = Meaning::kFromEight;
   DeviceArray<uint8_t> units;
 };
 
@@ -160,13 +170,58 @@ TEST_CASE_TEMPLATE("numbers are those of the CPU's int4, rounded to T", T, __nv_
 }
 
 TEST_CASE_TEMPLATE("integers of checkpoints mean the numbers that decode_block() gives", T, __nv_bfloat16, __half) {
-  for (const bool zeros : {false, true})
+  for (const Meaning meaning : {Meaning::kFromEight, Meaning::kFromZeros})
     for (const int64_t k : {32, 96, 192}) {
       CAPTURE(k);
       std::vector<float> expected;
-      const Weight<T> weight(140, k, zeros, &expected);
+      const Weight<T> weight(140, k, meaning, &expected);
       CHECK(weight.numbers() == expected);  // 0 is -0
     }
+}
+
+// All sixteen codes with every scale that units have a place for: 8 features of 16 exponents at a time.
+TEST_CASE_TEMPLATE("MXFP4's numbers are those of decode_block(), rounded to T, whatever the scale", T, __nv_bfloat16,
+                   __half) {
+  for (int first = 0; first + 8 <= int4::kMaxExponent; first += 8) {
+    CAPTURE(first);
+    std::vector<float> expected;
+    const Weight<T> weight(18, 64, Meaning::kE2m1, &expected, first);
+    CHECK(std::all_of(expected.begin(), expected.end(), [](float x) { return std::isfinite(x); }));
+    CHECK(weight.numbers() == expected);
+  }
+}
+
+// Exact weights in one chain of sums over k: the bits of 16-bit experts.
+TEST_CASE_TEMPLATE("MXFP4: products have the accuracy of fp32, grouped ones the bits of the numbers'", T, __nv_bfloat16,
+                   __half) {
+  std::vector<float> numbers;
+  for (const int64_t rows : {1, 9, 30, 70, 129}) {
+    CAPTURE(rows);
+    const Weight<T> weight(136, 224, Meaning::kE2m1, &numbers);
+    const Product<T> p(rows, 224, 136);
+    check_product(p, weight, numbers, p.template run<float>(weight), true);
+    const DeviceArray<T> x(p.x), bias(p.bias), plain(rounded<T>(numbers));
+    const DeviceArray<const void*> units(std::vector<const void*>{weight.units.data()});
+    const DeviceArray<const void*> matrices(std::vector<const void*>{plain.data()});
+    const DeviceArray<const void*> biases(std::vector<const void*>{bias.data()});
+    GroupedWeights packed{units.data(), biases.data(), 136, 224};
+    packed.is_int4 = true;
+    packed.meaning = Meaning::kE2m1;
+    const GroupedWeights as_numbers{matrices.data(), biases.data(), 136, 224};
+    for (const int32_t tile_rows : {16, 64}) {
+      std::vector<RowTile> tiles;
+      for (int32_t row = 0; row < rows; row += tile_rows)
+        tiles.push_back({0, row, std::min(tile_rows, static_cast<int32_t>(rows) - row)});
+      const DeviceArray<RowTile> on_device(tiles);
+      const auto num_tiles = static_cast<int32_t>(tiles.size());
+      DeviceArray<T> out(static_cast<size_t>(rows * 136)), expected(static_cast<size_t>(rows * 136));
+      linear_grouped_int4<T>(packed, x.data(), nullptr, on_device.data(), num_tiles, tile_rows, out.data(), nullptr);
+      linear_grouped<T>(as_numbers, x.data(), nullptr, on_device.data(), num_tiles, tile_rows, expected.data(),
+                        nullptr);
+      CHECK(out.check_guards());
+      CHECK(out.download_floats() == expected.download_floats());
+    }
+  }
 }
 
 TEST_CASE_TEMPLATE("products have the accuracy of fp32 at every border of rows, features and k", T, __nv_bfloat16,
@@ -188,7 +243,7 @@ TEST_CASE_TEMPLATE("products have the accuracy of fp32 at every border of rows, 
 TEST_CASE_TEMPLATE("weights with zeros", T, __nv_bfloat16, __half) {
   std::vector<float> numbers;
   for (const int64_t rows : {2, 12, 20, 40}) {
-    const Weight<T> weight(200, 224, true, &numbers);
+    const Weight<T> weight(200, 224, Meaning::kFromZeros, &numbers);
     const Product<T> p(rows, 224, 200);
     check_product(p, weight, numbers, p.template run<float>(weight), true);
   }
