@@ -114,6 +114,43 @@ struct RowInt8 : WideBytes<kIsBf16> {
     return hn::Mul(hn::Mul(code, scale), hn::Set(D(), kOneOver127));
   }
 };
+template <bool kIsBf16>
+struct Sparse24 : Format {
+  static constexpr bool kIsSparse24 = true;
+  static HWY_INLINE U codes(const SectionReader& s, int64_t, int word) { return s.word(1 + word); }
+  static HWY_INLINE V scale(const SectionReader&, int64_t, int) { return hn::Zero(D()); }
+  static HWY_INLINE U kept(const SectionReader& s) { return s.word(0); }
+  // Number 0 is the first that is kept, if it is; 3 the second; 1 and 2 are whichever their neighbour leaves. Chosen as
+  // integers: as a float a sign bit alone is not below zero on every target.
+  template <int kNumber>
+  static HWY_INLINE V number(V first, V second, U kept) {
+    const VI one = hn::BitCast(DI(), first), two = hn::BitCast(DI(), second);
+    VI own = kNumber <= 1 ? one : two;
+    if constexpr (kNumber == 1) own = hn::IfNegativeThenElse(sign_at<0>(kept), two, one);
+    if constexpr (kNumber == 2) own = hn::IfNegativeThenElse(sign_at<3>(kept), one, two);
+    return hn::BitCast(D(), hn::IfNegativeThenElse(sign_at<kNumber>(kept), own, hn::Zero(DI())));
+  }
+  static HWY_INLINE V first(U pair) {
+    if constexpr (kIsBf16) return hn::BitCast(D(), hn::ShiftLeft<16>(pair));
+    else return half_to_float(hn::And(pair, hn::Set(DU(), 0xffff)));
+  }
+  static HWY_INLINE V second(U pair) {
+    if constexpr (kIsBf16) return hn::BitCast(D(), hn::And(pair, hn::Set(DU(), 0xffff0000u)));
+    else return half_to_float(hn::ShiftRight<16>(pair));
+  }
+
+ private:
+  // Negative where this bit is set.
+  template <int kBit>
+  static HWY_INLINE VI sign_at(U bits) {
+    return hn::BitCast(DI(), hn::ShiftLeft<31 - kBit>(bits));
+  }
+  static HWY_INLINE V half_to_float(U bits) {
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::Rebind<hwy::float16_t, D> d_half;
+    return hn::PromoteTo(D(), hn::BitCast(d_half, hn::TruncateTo(d16, bits)));
+  }
+};
 using Int4F16 = Integers<Q4_0, false>;
 using Int4BF16 = Integers<Q4_0, true>;
 using Int8F16 = Integers<Q8_0, false>;
@@ -163,6 +200,10 @@ HWY_INLINE void with_format(BlockFormat format, const Function& f) {
       return f(RowInt8<false>());
     case BlockFormat::kRowInt8BF16:
       return f(RowInt8<true>());
+    case BlockFormat::kSparse24F16:
+      return f(Sparse24<false>());
+    case BlockFormat::kSparse24BF16:
+      return f(Sparse24<true>());
   }
 }
 

@@ -95,13 +95,14 @@ HWY_INLINE U spread_fifth_bits(U bits, int word) {
 //   kRounds: number = round(scale · code), or where kHasZero round(scale · (code − zero)); zero() gives 2^23 + it
 //   kIsIndexed: scale_of(), zero_of(): of number i of a run
 //   kHasOwnNumber: number() of a byte and its scale, before it is rounded
+//   kIsSparse24: number() of one of four numbers, of two that are kept and the bits, from the lowest on, that say which
 struct Format {
   static constexpr int kOffset = 0;
   static constexpr bool kHasTable = false;  // sanitizers keep an array's address from being compared at compile time
   static constexpr const int8_t* kTable = nullptr;
   static constexpr bool kIsNibble = false, kHasMinimum = false, kAddsMinimum = false, kIsByHalves = false;
   static constexpr bool kRounds = false, kHasZero = false, kIsIndexed = false;
-  static constexpr bool kHasNumbers = false, kHasOwnNumber = false;
+  static constexpr bool kHasNumbers = false, kHasOwnNumber = false, kIsSparse24 = false;
   static constexpr const float* kNumbers = nullptr;
 };
 

@@ -92,7 +92,11 @@ HWY_INLINE void for_each_number(const SectionReader (&s)[kVecs], int64_t run, V 
     if constexpr (F::kIsIndexed)
       LLMB_UNROLL for (int v = 0; v < kVecs; ++v) scale[v] = F::scale_of(s[v], i), minimum[v] = F::zero_of(s[v], i);
   };
-  if constexpr (!F::kIsIndexed) read_scales(0);
+  U kept[kVecs];
+  if constexpr (F::kIsSparse24)
+    LLMB_UNROLL for (int v = 0; v < kVecs; ++v) kept[v] = F::kept(s[v]);
+  else if constexpr (!F::kIsIndexed)
+    read_scales(0);
   LLMB_UNROLL for (int word = 0; word < 8; ++word) {
     if (F::kIsByHalves && word == 4) read_scales(1);
     U codes[kVecs];
@@ -100,8 +104,14 @@ HWY_INLINE void for_each_number(const SectionReader (&s)[kVecs], int64_t run, V 
     const auto give = [&](auto byte) HWY_ATTR {
       constexpr int kByte = decltype(byte)::value;
       read_scales_of(4 * word + kByte);
-      LLMB_UNROLL for (int v = 0; v < kVecs; ++v)
+      LLMB_UNROLL for (int v = 0; v < kVecs; ++v) {
+        if constexpr (F::kIsSparse24) {
+          const U bits = hn::ShiftRightSame(kept[v], 4 * word);
+          f(4 * word + kByte, v, F::template number<kByte>(F::first(codes[v]), F::second(codes[v]), bits));
+        } else {
           f(4 * word + kByte, v, number<F, kByte>(codes[v], scale[v], minimum[v], table));
+        }
+      }
     };
     give(std::integral_constant<int, 0>());
     give(std::integral_constant<int, 1>());

@@ -60,6 +60,8 @@ inline constexpr BlockSection kBlockSections[kNumBlockFormats] = {
     {9, 0, 0, 0},
     {9, 0, 0, 0},  // int8 of rows
     {9, 0, 0, 0},
+    {9, 0, 0, 0},  // 2:4: which numbers are kept, two of them a word
+    {9, 0, 0, 0},
 };
 constexpr const BlockSection& block_section(BlockFormat format) { return kBlockSections[static_cast<int>(format)]; }
 

@@ -194,6 +194,19 @@ void block_row_int8(const uint8_t* p, float* out) {
   }
 }
 
+// p: which are kept, those that are.
+template <bool kIsBf16>
+void block_sparse24(const uint8_t* p, float* out) {
+  uint32_t kept;
+  std::memcpy(&kept, p, 4);
+  int next = 0;
+  for (int i = 0; i < kSmallBlock; ++i) {
+    uint16_t half = 0;
+    if ((kept >> i & 1) != 0 && next < kSmallBlock / 2) std::memcpy(&half, p + 4 + 2 * next++, 2);
+    out[i] = kIsBf16 ? bf16_to_f32(half) : f16_to_f32(half);
+  }
+}
+
 using Decode = void (*)(const uint8_t* block, float* out);
 constexpr Decode kDecode[] = {nullptr,
                               block_q8_0,
@@ -225,7 +238,9 @@ constexpr Decode kDecode[] = {nullptr,
                               block_of_table<kFp4Values, false>,
                               block_of_table<kFp4Values, true>,
                               block_row_int8<false>,
-                              block_row_int8<true>};
+                              block_row_int8<true>,
+                              block_sparse24<false>,
+                              block_sparse24<true>};
 static_assert(sizeof kDecode / sizeof kDecode[0] == kNumBlockFormats);
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Formats that store a row of numbers in blocks of few bits with scales of their own: ggml's, and those of GPTQ, AWQ
-// and compressed-tensors: integers whose groups have a scale and a zero, and NVFP4.
+// Formats that store a row of numbers in blocks of few bits: with scales of their own ggml's, and those of GPTQ, AWQ
+// and compressed-tensors: integers whose groups have a scale and a zero, and NVFP4; without the half of numbers that
+// are zeros.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +51,10 @@ enum class BlockFormat : uint8_t {
   // (1 / 127), rounded after each product.
   kRowInt8F16,
   kRowInt8BF16,
+  // 2:4: of every four numbers two are kept, the others are 0. Of 32 numbers a bit each (32 bits), whether it is kept,
+  // then the 16 that are, as fp16 or bf16.
+  kSparse24F16,
+  kSparse24BF16,
 };
 
 // `bytes` for every `size` numbers of a row.
@@ -90,21 +95,26 @@ inline constexpr BlockSize kBlockSizes[] = {
     {"FP4_BF16", 64, 36},
     {"ROW_INT8_F16", 32, 36},
     {"ROW_INT8_BF16", 32, 36},
+    {"SPARSE24_F16", 32, 36},
+    {"SPARSE24_BF16", 32, 36},
 };
 inline constexpr int kNumBlockFormats = sizeof kBlockSizes / sizeof kBlockSizes[0];
 inline constexpr int64_t kMaxBlockSize = 256;
 
-// Whether the numbers of a format are rounded, as none of ggml's are.
+// Whether the numbers of a format are rounded, or are no codes, as none of ggml's are.
 constexpr bool rounds_numbers(BlockFormat format) { return format >= BlockFormat::kInt4F16; }
 // Whether scales stand behind a row's blocks, and what the numbers are rounded to.
 constexpr bool is_indexed(BlockFormat format) {
   return format >= BlockFormat::kIndexedInt4F16 && format <= BlockFormat::kIndexedInt8BF16;
 }
+constexpr bool is_sparse24(BlockFormat format) {
+  return format == BlockFormat::kSparse24F16 || format == BlockFormat::kSparse24BF16;
+}
 constexpr bool has_bf16_numbers(BlockFormat format) {
   return format == BlockFormat::kInt4BF16 || format == BlockFormat::kInt8BF16 ||
          format == BlockFormat::kIndexedInt4BF16 || format == BlockFormat::kIndexedInt8BF16 ||
          format == BlockFormat::kNVFP4 || format == BlockFormat::kFp8BF16 || format == BlockFormat::kNf4BF16 ||
-         format == BlockFormat::kFp4BF16 || format == BlockFormat::kRowInt8BF16;
+         format == BlockFormat::kFp4BF16 || format == BlockFormat::kRowInt8BF16 || format == BlockFormat::kSparse24BF16;
 }
 inline constexpr int64_t kGroupScaleBytes = 3;  // of an indexed format: scale and zero
 

@@ -46,6 +46,8 @@ inline constexpr BlockScales kBlockScales[kNumBlockFormats] = {
     {0, {}},
     {0, {}},  // int8 of rows
     {0, {}},
+    {0, {}},  // 2:4: no scales
+    {0, {}},
 };
 constexpr const BlockScales& block_scales(BlockFormat format) { return kBlockScales[static_cast<int>(format)]; }
 

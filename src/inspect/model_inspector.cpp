@@ -203,6 +203,8 @@ class Inspector {
     if (out.empty() && line.dtype == "I8") out = end_of(".weight", ".weight_scale");
     if (line.dtype == "U8" && line.name.ends_with("_proj_blocks"))
       out = "stays on a GPU, and on a CPU that multiplies in float32, else becomes BF16";
+    if (line.name.ends_with(".compressed"))
+      out = "stays on a CPU that multiplies in float32, else becomes dense " + line.dtype;
     const bool is_other = line.dtype == "F8_E4M3" || line.dtype == "I8" || line.dtype == "U8";
     if (out.empty() && is_other && line.name.ends_with(".weight"))
       out = stays_packed_ ? "stays on a CPU that multiplies in float32, else becomes the model's dtype"

@@ -96,6 +96,7 @@ bool PackedSource::has(const std::string& name) const {
   if (!name.ends_with(kWeight)) return false;
   const std::string stem = name.substr(0, name.size() - kWeight.size());
   return (stored_.is_gptq_or_awq() && others_.has(stem + ".qweight")) ||
+         (stored_.method == StoredMethod::kSparse24 && others_.has(stem + ".compressed")) ||
          (stored_.is_packed() && others_.has(name + "_packed"));
 }
 
@@ -119,6 +120,9 @@ Result<TensorView> PackedSource::tensor(const std::string& name, std::span<const
       break;
     case StoredMethod::kNvfp4:
       if (others_.has(name + "_packed")) return nvfp4(name, rows, cols);
+      break;
+    case StoredMethod::kSparse24:
+      if (others_.has(stem + ".compressed")) return sparse24(stem, rows, cols);
       break;
     case StoredMethod::kBitsandbytes:
       if (is_int8) return eight_bits(name, rows, cols);

@@ -1,5 +1,6 @@
 // Checkpoints whose matrices are stored as integers of few bits, with scales beside them, by the tools that published
-// models were quantised with: GPTQ, AWQ, compressed-tensors, bitsandbytes.
+// models were quantised with: GPTQ, AWQ, compressed-tensors, bitsandbytes; or of whose numbers half are zeros that are
+// not stored.
 //
 // Every weight is what the format's own code dequantises it to, bit for bit: scale · (code − zero), rounded once to the
 // dtype of the scales, or for bitsandbytes to the model's dtype, for NVFP4 to bf16. They may come in blocks
@@ -62,6 +63,7 @@ class PackedSource final : public WeightSource {
   Result<TensorView> gptq_or_awq(const std::string& stem, int64_t rows, int64_t cols);
   Result<TensorView> compressed(const std::string& stem, int64_t rows, int64_t cols);
   Result<TensorView> nvfp4(const std::string& name, int64_t rows, int64_t cols);
+  Result<TensorView> sparse24(const std::string& stem, int64_t rows, int64_t cols);
   Result<TensorView> four_bits(const std::string& name, int64_t rows, int64_t cols);
   Result<std::vector<float>> four_bit_scales(const std::string& name, const std::string& state, int64_t count);
   Result<TensorView> eight_bits(const std::string& name, int64_t rows, int64_t cols);

@@ -14,7 +14,8 @@ using nlohmann::json;
 
 constexpr const char* kSupported =
     "; supported: fp8 (E4M3), compressed-tensors (float-quantized and int-quantized with 8 bits, pack-quantized with 4 "
-    "or 8, nvfp4-pack-quantized), gptq (4 or 8 bits), awq (4 bits, gemm), bitsandbytes, mxfp4 of gpt_oss";
+    "or 8, nvfp4-pack-quantized; numbers in sparse-24-bitmask), gptq (4 or 8 bits), awq (4 bits, gemm), bitsandbytes, "
+    "mxfp4 of gpt_oss";
 
 Status refused(const std::string& what) {
   return unsupported("quantization_config: " + what + " is not supported" + kSupported);
@@ -113,14 +114,22 @@ StoredQuantization read_compressed_tensors(ConfigFields& f, ModelConfig* config)
   const std::string format = f.text("format", "dense");
   const json* groups = f.find("config_groups");
   std::optional<StoredQuantization> stored;
+  std::string sparsity_format = "dense";
+  if (const json* sparsity = f.find("sparsity_config"); sparsity != nullptr && sparsity->is_object())
+    sparsity_format = ConfigFields(*sparsity).text("format", "dense");
+  const bool is_sparse = sparsity_format == "sparse-24-bitmask";
+  if (sparsity_format != "dense" && !is_sparse)
+    f.fail(refused("sparsity format \"" + sparsity_format.substr(0, 60) + "\""));
+  const bool has_groups = groups != nullptr && groups->is_object() && !groups->empty();
+  if (is_sparse && has_groups) f.fail(refused("sparse-24-bitmask of weights that are quantised as well"));
+  if (is_sparse) {
+    StoredQuantization sparse;
+    sparse.method = StoredMethod::kSparse24;
+    return sparse;
+  }
   if (groups == nullptr || !groups->is_object()) f.fail(data_loss("compressed-tensors needs \"config_groups\""));
   else
     for (const auto& [name, group] : groups->items()) read_group(group, format, f, config, &stored);
-  if (const json* sparsity = f.find("sparsity_config"); sparsity != nullptr && sparsity->is_object()) {
-    ConfigFields s(*sparsity);
-    if (s.has("format") && s.text("format", "dense") != "dense")
-      f.fail(refused("sparsity format \"" + s.text("format", "").substr(0, 60) + "\""));
-  }
   return stored.value_or(StoredQuantization());
 }
 

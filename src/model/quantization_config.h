@@ -9,7 +9,7 @@
 namespace llmb {
 
 // How a checkpoint stores the matrices that are not numbers (model/packed_weights.h).
-enum class StoredMethod { kNumbers, kGptq, kAwq, kPackedInts, kInts, kNvfp4, kBitsandbytes, kMxfp4 };
+enum class StoredMethod { kNumbers, kGptq, kAwq, kPackedInts, kInts, kNvfp4, kBitsandbytes, kMxfp4, kSparse24 };
 
 struct StoredQuantization {
   StoredMethod method = StoredMethod::kNumbers;
@@ -25,8 +25,9 @@ struct StoredQuantization {
 };
 
 // Reads "quantization_config" where there is one: E4M3 weights of quant_method "fp8", or "compressed-tensors" in format
-// float-quantized, pack-quantized, int-quantized or nvfp4-pack-quantized; "gptq", "awq", "bitsandbytes"; "mxfp4" of
-// gpt_oss. Everything else is refused by its name. Activations are never quantised, whatever the file says of them.
+// float-quantized, pack-quantized, int-quantized or nvfp4-pack-quantized, or numbers in sparse-24-bitmask; "gptq",
+// "awq", "bitsandbytes"; "mxfp4" of gpt_oss. Everything else is refused by its name. Activations are never quantised,
+// whatever the file says of them.
 void read_quantization(ConfigFields& fields, ModelConfig* config);
 
 // The same of a model's config.json. Numbers where there is no such file.

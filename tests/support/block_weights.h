@@ -48,6 +48,8 @@ inline std::array<int, 2> block_halves_at(BlockFormat format) {
     case BlockFormat::kFp4BF16:
     case BlockFormat::kRowInt8F16:
     case BlockFormat::kRowInt8BF16:
+    case BlockFormat::kSparse24F16:
+    case BlockFormat::kSparse24BF16:
       return {-1, -1};
     default:
       return {0, -1};
@@ -81,7 +83,9 @@ struct BlockWeights {
     for (int64_t b = 0; !is_indexed(format) && b < rows * cols / block.size; ++b) {
       uint8_t* const at = bytes.data() + b * block.bytes;
       if (format == BlockFormat::kNVFP4) make_nvfp4_scales(b, rng, at);
-      if (format >= BlockFormat::kFp8F16) {
+      if (is_sparse24(format)) {
+        make_sparse24(rng, at);
+      } else if (format >= BlockFormat::kFp8F16) {
         const float scale = b % 31 == 7 ? 0.0f : (static_cast<float>(rng() % 2001) - 1000.0f) * 1e-5f;
         std::memcpy(at, &scale, 4);
       }
@@ -104,6 +108,16 @@ struct BlockWeights {
     std::memcpy(block, &of_matrix, 4);
     for (int i = 36; i < 40; ++i)
       if ((block[i] & 0x7f) == 0x7f) block[i] ^= 1;
+  }
+
+  // Any two of every four, finite numbers of any size, and negative zeros among them.
+  static void make_sparse24(std::mt19937& rng, uint8_t* block) {
+    constexpr uint8_t kPairs[] = {3, 5, 9, 6, 10, 12};
+    for (int i = 0; i < 4; ++i) block[i] = static_cast<uint8_t>(kPairs[rng() % 6] | kPairs[rng() % 6] << 4);
+    for (int i = 5; i < 36; i += 2) {
+      block[i] &= 0xbf;  // an exponent that is not the largest
+      if (rng() % 20 == 0) block[i - 1] = 0, block[i] = 0x80;
+    }
   }
 
   static constexpr int64_t kGroups = 11;

@@ -1,4 +1,5 @@
-// Checkpoints of GPTQ, AWQ, compressed-tensors and bitsandbytes (tools/golden/make_golden_quantized.py): every weight
+// Checkpoints of GPTQ, AWQ, compressed-tensors and bitsandbytes (tools/golden/make_golden_quantized.py), and of 2:4
+// sparse numbers (make_golden_sparse.py): every weight
 // against the format's own code, whole models against transformers on the dequantised weights, and what is refused.
 #include "model/packed_weights.h"
 
@@ -72,7 +73,7 @@ TEST_CASE("every weight is what the format's own code dequantises it to, to the 
       CHECK(std::memcmp(view->data, right.data, static_cast<size_t>(right.bytes)) == 0);
     }
   }
-  CHECK(formats().size() == 12);
+  CHECK(formats().size() == 14);
 }
 
 TEST_CASE("models answer as transformers does with the dequantised weights") {
@@ -161,6 +162,42 @@ TEST_CASE("hostile checkpoints are refused before any weight is read, by the ten
               }),
       "blocksize");
   has(refusal("llm-int8", "SCB", cut_short), "shape");
+  for (const char* part : {"compressed", "bitmask"}) has(refusal("sparse24", part, cut_short), "shape");
+  has(refusal("sparse24", "bitmask", rename), "missing");
+  has(refusal("sparse24", "compressed", rename), "weight\"");
+  has(refusal("sparse24", "shape", first_is(int64_t{31})), "does not say [32, 64]");
+  has(refusal("sparse24", "bitmask", [](RawTensor* t) { t->dtype = "I8"; }), "expected U8");
+  has(refusal("sparse24", "compressed",
+              [](RawTensor* t) { t->dtype = "F8_E4M3", t->bytes.resize(t->bytes.size() / 2); }),
+      "F8_E4M3");
+}
+
+TEST_CASE("2:4 weights of which not two of four are kept are refused, wherever that is") {
+  const ModelConfig config = load_model_config(kDir + "sparse24").value();
+  const std::vector<RawTensor> tensors = read_raw(kDir + "sparse24");
+  for (const auto& [byte, bits] :
+       {std::pair<size_t, int>{0, 0x37}, {7, 0x1c}, {8 * 31 + 7, 0xc0}, {8 * 15 + 3, 0xff}}) {
+    const TempDir dir;
+    std::vector<RawTensor> changed = tensors;
+    for (RawTensor& tensor : changed)
+      if (tensor.name.ends_with("layers.1.mlp.down_proj.bitmask")) tensor.bytes[byte] = static_cast<char>(bits);
+    fs::copy(kDir + "sparse24/config.json", dir / "config.json");
+    write_file(dir / "model.safetensors", raw_safetensors(changed));
+    const auto files = WeightFiles::open(dir.path(), config);
+    REQUIRE(files.ok());
+    ThreadPool pool(1);
+    for (const WeightForm form : {WeightForm::kNumbers, WeightForm::kBlocks}) {
+      const auto view = files->make_source(pool, WeightAccess::kValues, form)
+                            ->tensor("model.layers.1.mlp.down_proj.weight", std::array{int64_t{32}, int64_t{64}});
+      REQUIRE(!view.ok());
+      const bool is_first = std::popcount(static_cast<unsigned>(bits & 15)) != 2;
+      const std::string where = std::to_string(std::popcount(static_cast<unsigned>(is_first ? bits & 15 : bits >> 4))) +
+                                " of 4 numbers in row " + std::to_string(byte / 8) + " from column " +
+                                std::to_string(byte % 8 * 8 + (is_first ? 0 : 4)) + " on, expected 2";
+      CHECK_MESSAGE(view.status().message().find(where) != std::string::npos, view.status().message());
+      CHECK(view.status().message().find("layers.1.mlp.down_proj.bitmask") != std::string::npos);
+    }
+  }
 }
 
 // A checkpoint of one matrix "m" [rows, cols] of random codes.
@@ -297,9 +334,30 @@ TEST_CASE("integers of four and eight bits stay in blocks, which mean the same n
   CHECK(stays_in(nvfp4) == BlockFormat::kNVFP4);
 }
 
+TEST_CASE("2:4 weights stay in blocks, which mean the same numbers; odd rows become numbers") {
+  std::string mask;
+  for (int64_t i = 0; i < OneMatrix::kRows * OneMatrix::kCols / 8; ++i)
+    mask.push_back("\x35\xca\x69\x93\xac\x56"[i % 6]);
+  for (const char* dtype : {"BF16", "F16"}) {
+    OneMatrix m(R"({"quant_method":"compressed-tensors","sparsity_config":{"format":"sparse-24-bitmask"}})",
+                {{"m.compressed", dtype, {OneMatrix::kRows, OneMatrix::kCols / 2}, ""},
+                 {"m.bitmask", "U8", {OneMatrix::kRows, OneMatrix::kCols / 8}, mask}});
+    CHECK(stays_in(m) == (dtype[0] == 'B' ? BlockFormat::kSparse24BF16 : BlockFormat::kSparse24F16));
+  }
+  OneMatrix odd(
+      R"({"quant_method":"compressed-tensors","sparsity_config":{"format":"sparse-24-bitmask"}})",
+      {{"m.compressed", "BF16", {2, 6}, ""}, {"m.bitmask", "U8", {2, 2}, std::string("\x39\x05\xc6\xfa", 4)}});
+  const auto source = odd.source(WeightForm::kBlocks);
+  const TensorView view = source->tensor("m.weight", std::array{int64_t{2}, int64_t{12}}).value();
+  CHECK(view.blocks == BlockFormat::kNone);
+  const auto* const halves = static_cast<const uint16_t*>(view.data);
+  for (const int kept : {0, 3, 4, 5, 8, 10, 13, 14, 18, 19, 21, 23}) CHECK(halves[kept] != 0);
+  for (const int zero : {1, 2, 6, 7, 9, 11, 12, 15, 16, 17, 20, 22}) CHECK(halves[zero] == 0);
+}
+
 TEST_CASE("matrices of golden models come in blocks where they are asked for; their answers are tested above") {
-  for (const char* name :
-       {"gptq-4", "gptq-4-order", "gptq-8-v2", "awq", "w4a16", "w4a16-zeros", "w8a16", "w8a8", "nvfp4"}) {
+  for (const char* name : {"gptq-4", "gptq-4-order", "gptq-8-v2", "awq", "w4a16", "w4a16-zeros", "w8a16", "w8a8",
+                           "nvfp4", "sparse24", "sparse24-f16"}) {
     CAPTURE(name);
     const ModelConfig config = load_model_config(kDir + name).value();
     const auto files = WeightFiles::open(kDir + name, config);
