@@ -189,7 +189,10 @@ TEST_CASE("plans that alternate, for stages of a pipeline: as many in flight as 
     const auto seed = static_cast<uint64_t>(i);
     Workload workload =
         i % 4 == 0 ? random_workload(seed, 5000, random_layer_windows(seed)) : random_workload(seed);
-    if (i % 4 == 1) give_states(&workload);
+    if (i % 4 == 1) {
+      give_states(&workload);
+      workload.config.num_state_slots += workload.config.max_num_seqs;  // of those that end with several plans
+    }
     TestRng rng(seed ^ 0x737461676573);
     workload.config.num_alternating = rng.between(2, rng.chance(0.1) ? 16 : 5);
     const WorkloadOutcome outcome = run_workload(workload);

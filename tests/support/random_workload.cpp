@@ -111,12 +111,12 @@ void give_states(Workload* workload) {
   workload->model.state = {StateKind::kGatedDelta, 1, 1, 2, 2, 2};
   workload->model.layers.resize(std::max(workload->model.num_hidden_layers, 1));
   config.max_drafts_per_group = std::min({config.max_drafts_per_group, config.max_num_drafts, kMaxStateDrafts});
-  config.num_state_slots = state_layout(workload->model, config.max_num_seqs, config.max_drafts_per_group).num_slots;
   config.num_host_blocks = 0;
   config.allows_trees = false;
   // Few, so that they give way to each other.
   TestRng rng(workload->seed ^ 0x7374617465);
   config.num_snapshots = rng.chance(0.1) ? 0 : rng.log_between(1, 20);
+  config.num_state_slots = 2 * config.max_num_seqs + config.num_snapshots;  // no more than a GPU has
 }
 
 void give_open_groups(Workload* workload) {

@@ -170,7 +170,7 @@ void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
 Status CudaOps::add_states(const LoadOptions& load, BackendInfo* info) {
   if (!config_.has_states()) return {};
   LLMB_ASSIGN_OR_RETURN(StateLayout layout, plan_states(config_, load));
-  if (ranks_ != nullptr) layout.keep_snapshots(ranks_->least(layout.num_snapshots), load.max_num_seqs);
+  if (ranks_ != nullptr) keep_snapshots(ranks_->least(layout.num_snapshots), load.max_num_seqs, &layout);
   states_.emplace(config_, layout, options_.limits.max_num_seqs + options_.limits.max_num_samples, stream_);
   info->num_state_slots = layout.num_slots;
   info->num_snapshots = layout.num_snapshots;

@@ -38,10 +38,16 @@ int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& option
   return num_host_blocks(kv, options);
 }
 
+void keep_snapshots(int32_t count, int32_t max_num_seqs, StateLayout* layout) {
+  layout->num_snapshots = count;
+  layout->num_slots = 2 * max_num_seqs + count;
+}
+
 Result<StateLayout> plan_states(const ModelConfig& config, const LoadOptions& options) {
   const int64_t available = free_device_bytes();
-  const StateLayout layout = state_layout(config, options.max_num_seqs, max_state_drafts(options),
-                                          std::min(available / 4, kSnapshotBytes));
+  StateLayout layout = state_layout(config, options.max_num_seqs, max_state_drafts(options),
+                                    std::min(available / 4, kSnapshotBytes));
+  keep_snapshots(layout.num_snapshots, options.max_num_seqs, &layout);
   const int64_t bytes = CudaStates::pool_bytes(layout);
   if (bytes < available / 2) return layout;
   return resource_exhausted("the states of " + std::to_string(options.max_num_seqs) + " sequences need " + mib(bytes) +
