@@ -319,7 +319,7 @@ AttentionTiling attention_tiling(const AttentionShape& shape) {
   const bool is_wide = shape.latent_dim > 0 ? dim - shape.latent_dim == 64 && dim <= 576 : dim > 256 && dim <= 512;
   const bool has_rows = shape.block_stride == 0 || (shape.block_stride % dim == 0 && shape.block_stride % 8 == 0);
   if (shape.dtype == DType::kF32 || dim % 8 != 0 || shape.block_size % 8 != 0 || !has_rows ||
-      (is_wide ? shape.kv_code != KvCode::kNone || is_masked : dim > 256 || shape.latent_dim > 0))
+      (is_wide ? shape.kv_code != KvCode::kNone : dim > 256 || shape.latent_dim > 0))
     return {.scalar = true, .padded_dim = dim, .max_rows = 16, .kv_tile = 32, .ctas_per_sm = 8};
   if (is_wide)
     return {.scalar = false, .padded_dim = dim, .max_rows = 64, .kv_tile = 32, .ctas_per_sm = 1, .wide = true};

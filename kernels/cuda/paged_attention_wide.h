@@ -143,6 +143,7 @@ class WideAttention {
     position += position_block * 16 + column;
     if (args_.transforms_scores()) transform_scores(args_, rows, position, s);
     mask_scores(rows, args_.window, position, s);
+    if (args_.masks_borders()) mask_borders(visible_, position, s);
 #pragma unroll
     for (int b = 0; b < 2; ++b) {
 #pragma unroll

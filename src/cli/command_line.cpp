@@ -299,8 +299,8 @@ void add_speculation_options(CLI::App& app, Options& o) {
   app.add_option("--speculative", o.texts.speculative,
                  "Guess tokens, verify several in a step, where that is faster; lookup (auto, on a GPU only with "
                  "--deterministic unless asked for): as prompts and answers went on before; draft:MODEL: by a smaller model "
-                 "with the same tokenizer; mtp: by the layer for further tokens that Qwen 3.5, DeepSeek and GLM come with (on the CPU); "
-                 "eagle:DIR: by a layer of EAGLE's for the model (on the CPU); medusa:DIR: by Medusa heads; layers:N: by the model's first N layers; lookahead: by its own guesses for later "
+                 "with the same tokenizer; mtp: by the layer for further tokens that Qwen 3.5, DeepSeek and GLM come with; "
+                 "eagle:DIR: by a layer of EAGLE's for the model; medusa:DIR: by Medusa heads; layers:N: by the model's first N layers; lookahead: by its own guesses for later "
                  "places; tree: several continuations at once")
       ->group(group)
       ->option_text("KIND[,KIND] [auto]");

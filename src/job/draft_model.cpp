@@ -98,8 +98,8 @@ Result<std::string> find_medusa_heads(const std::string& name, const JobModel& t
 }
 
 Result<std::string> find_eagle_layer(const std::string& name, const JobModel& target, ModelConfig* model) {
-  if (target.device.kind != DeviceKind::kCpu)
-    return unsupported("eagle: its layer drafts on the CPU; elsewhere use lookup");
+  if (target.device.kind == DeviceKind::kLedger)
+    return unsupported("eagle: its layer drafts on the CPU or a GPU; on this device use lookup");
   if (target.files.pooling) return unsupported("eagle: vectors and scores of texts need no drafts");
   const auto found = locate_model(name, "", {.tokenizer = false}, hub_cache_dir());
   if (!found.ok()) return found.status();
@@ -126,8 +126,8 @@ Status check_mtp(const ModelConfig& config, const LoadOptions& load, const JobMo
   const std::string name = "mtp: ";
   if (!config.mtp.is_known)
     return unsupported(name + "a model of type \"" + config.model_type + "\" has no layer that predicts further tokens");
-  if (target.device.kind != DeviceKind::kCpu)
-    return unsupported(name + "the layer that predicts further tokens drafts on the CPU; elsewhere use lookup");
+  if (target.device.kind == DeviceKind::kLedger)
+    return unsupported(name + "the layer that predicts further tokens drafts on the CPU or a GPU; on this device use lookup");
   if (load.pooling) return unsupported(name + "vectors and scores of texts need no drafts");
   if (load.load_format == LoadFormat::kDummy) return {};
   const auto files = WeightFiles::open(load.model_dir, config);

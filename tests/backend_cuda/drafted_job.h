@@ -43,6 +43,7 @@ inline EngineJobOptions deterministic_cuda_job(const std::string& model_dir) {
 inline SpeculationMetrics check_same_bytes(EngineJobOptions o, const DraftSetup& setup) {
   const EngineJob plain(rows_to_draft_for()), drafted(rows_to_draft_for());
   REQUIRE(plain.run(o).status.ok());
+  o.config.mtp.is_used = setup.by == DraftBy::kLayers && setup.num_layers == 0;
   const SteadyClock clock;
   StepCost cost;
   const auto speculator = make_speculator(setup, &o, cost, clock);

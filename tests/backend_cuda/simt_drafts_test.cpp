@@ -164,6 +164,18 @@ TEST_CASE("drafts by the model's first layers change no byte, and their steps ar
   check_replayed(counts, 6);
 }
 
+TEST_CASE("drafts by the layer behind the last one change no byte, and their steps are replayed") {
+  EngineJobOptions o = deterministic_cuda_job(source_dir() + "/data/fixtures/mtp/deepseek_v3");
+  Counts counts;
+  o.make_backend = [&counts]() -> std::unique_ptr<Backend> {
+    return std::make_unique<Counting>(make_cuda_backend(0), [](const StepPlan& plan) { return plan.is_mtp; }, &counts);
+  };
+  const SpeculationMetrics metrics = check_same_bytes(
+      o, {.by = DraftBy::kLayers, .num_layers = 0, .max_tokens = 3, .max_model_len = 32, .num_blocks = 12});
+  CHECK(metrics.drafters.back().num_drafted > 20);
+  check_replayed(counts, 6);
+}
+
 TEST_CASE("drafts by a second model on the same device change no byte") {
   const SpeculationMetrics metrics = check_same_bytes(
       deterministic_cuda_job(kModelDir), {.model = "/data/fixtures/models/llama-gqa",

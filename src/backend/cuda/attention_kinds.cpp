@@ -24,7 +24,7 @@ AttentionKinds attention_kinds(const ModelConfig& config, const cuda::AttentionS
     }
     return static_cast<int32_t>(found - all.kinds.begin());
   };
-  for (int32_t i = 0; i < config.num_hidden_layers; ++i) {
+  for (int32_t i = 0; i < config.num_used_layers(); ++i) {
     const LayerConfig layer = config.layer(i);
     const bool attends = layer.has_mixer && !layer.has_state;
     all.of_layers.push_back(attends ? kind_of(config.num_kv_heads_of(i), config.head_dim_of(i), layer.chunk) : 0);

@@ -17,7 +17,7 @@ struct AttentionKind {
 
 struct AttentionKinds {
   std::vector<AttentionKind> kinds;  // at least one
-  std::vector<int32_t> of_layers;    // [num_hidden_layers]  0 for layers without attention
+  std::vector<int32_t> of_layers;    // [num_used_layers()]  0 for layers without attention
 
   const AttentionKind& of(int32_t layer) const { return kinds[of_layers[layer]]; }
 };

@@ -168,6 +168,7 @@ class CudaBackend final : public Backend {
     info_.max_best_tokens = kMaxBestTokens;
     info_.verifies_trees = !config.has_states();
     info_.copies_blocks = info_.runs_first_layers = info_.scores_prompts = true;
+    info_.has_mtp = config.mtp.is_used;
     info_.load_ms = clock.now_ms();
     return {};
   }
@@ -223,6 +224,8 @@ class CudaBackend final : public Backend {
     Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_, share_ ? &*share_ : nullptr);
     if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
+    LLMB_RETURN_IF_ERROR(add_eagle_layer(options_, config_, pool, *ops_, &*weights));
+    ops_->set_head_tokens(weights->mtp.head_tokens);
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(own_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
                          options_.max_num_samples(), max_logit_rows(config_, options_) * own_.vocab_size * 4);
@@ -250,7 +253,7 @@ class CudaBackend final : public Backend {
     set_kv_pool(0);
     const bool has_guesses = num_recorded_drafts(options_) > 0;
     const int64_t num_kinds = ops_->stage().num_kinds(has_guesses, has_guesses && options_.verifies_trees) +
-                              (options_.drafting_layers > 0 ? 1 : 0);
+                              (options_.drafting_layers > 0) + config_.mtp.is_used;
     const auto num_sizes = static_cast<int64_t>(graph_sizes(largest_bucket()).size());
     const int64_t num_graphs = (options_.adapters ? 4 : 2) * num_kinds * num_sizes;
     const int64_t adapter_bytes = options_.adapters ? options_.adapter_bytes : 0;
@@ -290,6 +293,7 @@ class CudaBackend final : public Backend {
     ops_->resolve_step();
     ops_->set_tuning(true);
     transformer_->forward(rows, rows);
+    if (config_.mtp.is_used) transformer_->forward_mtp(rows, rows);
     ops_->set_tuning(false);
     stream_->synchronize();
   }
@@ -301,13 +305,14 @@ class CudaBackend final : public Backend {
     ops_->set_step(ops_->stage().arrays({rows, rows, rows}, step.kind),
                    step.needs_all ? kAllNeeds : cuda::SampleNeeds());
     if (CudaAdapters* const adapters = ops_->adapters()) adapters->record_step({rows, rows, rows}, step.has_adapters);
-    graphs_.record(step, stream_->get(), [&] { run(rows, rows, step.num_layers); });
+    graphs_.record(step, stream_->get(), [&] { run(rows, rows, step.num_layers, step.kind.is_mtp); });
   }
 
   // The step that was set: what is recorded of it, or queued op by op.
-  void run(int32_t num_tokens, int32_t num_samples, int32_t num_layers) {
+  void run(int32_t num_tokens, int32_t num_samples, int32_t num_layers, bool is_mtp) {
     ops_->resolve_step();
-    transformer_->forward(num_tokens, num_samples, num_layers);
+    if (is_mtp) transformer_->forward_mtp(num_tokens, num_samples);
+    else transformer_->forward(num_tokens, num_samples, num_layers);
     ops_->give_tokens();
   }
 
@@ -338,7 +343,7 @@ class CudaBackend final : public Backend {
     if (std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen)) ops_->count_unseen_tokens();
     if (!plan.hidden_rows.empty()) transformer_->forward_heads(shape.num_tokens, shape.num_samples);
     else if (replay) graphs_.launch(step, stream);
-    else run(shape.num_tokens, shape.num_samples, plan.num_layers);
+    else run(shape.num_tokens, shape.num_samples, plan.num_layers, plan.is_mtp);
     if (CudaPooling* const pooling = ops_->pooling()) pooling->download(num_submitted_, plan.num_samples());
     else download_sampled(*ops_, plan, needs.top_logprobs, flight.host.data<uint8_t>(), stream);
     flight.end->record(stream);

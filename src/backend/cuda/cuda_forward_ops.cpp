@@ -16,6 +16,8 @@ namespace llmb {
 
 namespace {
 
+constexpr int32_t kAllPositions = 1 << 30;  // a chunk of attention that holds any
+
 std::vector<const void*> addresses_of(HeadWeights heads) {
   std::vector<const void*> addresses;
   for (const auto& head : heads) addresses.push_back(view(*head).weight);
@@ -150,6 +152,8 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
                                static_cast<float>(config_.attention_softcap), alibi_slopes_.data<const float>(),
                                sinks != nullptr ? data<const float>(sinks->rows()) : nullptr};
   params.shape.window = config_.layer(layer).window;
+  // The list's items begin where the layer's keys do (StepStage::pack_attention), and rows see nothing before that.
+  if (config_.layer(layer).first_position > 0) params.shape.chunk = kAllPositions;
   if (const int32_t reach = config_.layer(layer).reach; reach > 0)
     params.shape.later = reach, params.shape.window = 2 * reach + 1;
   with_type(options_.dtype, [&]<typename T>(T) {

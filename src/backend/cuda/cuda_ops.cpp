@@ -42,7 +42,7 @@ cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOpt
 AttentionWindows attention_windows(const ModelConfig& config, const LayerGroups& groups) {
   const auto is_wider = [](int32_t a, int32_t b) { return b != 0 && (a == 0 || a > b); };
   AttentionWindows windows;
-  for (int32_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+  for (int32_t layer = 0; layer < config.num_used_layers(); ++layer) {
     if (config.layer(layer).has_state || !config.layer(layer).has_mixer) continue;
     const int32_t window = config.layer(layer).window;
     if (windows.of_layers.empty() || is_wider(window, windows.of_layers[0])) windows.widest_group = groups.group(layer);
@@ -214,6 +214,7 @@ void CudaOps::copy_blocks(const StepPlan& plan) {
   if (has_scaled_kv())
     copy(planes_.bytes(num_blocks_), planes_.bytes(num_host_blocks_), planes_.num_arrays(),
          int64_t{options_.block_size} * config_.num_key_value_heads * int64_t{sizeof(float)});
+  if (config_.mtp.is_used) copy(hidden_begin(num_blocks_), hidden_begin(num_host_blocks_), 1, hidden_block_bytes());
 }
 
 void CudaOps::resolve_step() {
@@ -235,7 +236,7 @@ void CudaOps::resolve_step() {
     step.lists[i] = {step_.lists[i].items, step_.lists[i].cta_start + num_ctas, shape.group()};
   }
   cuda::resolve_step(step, given_, stream_);
-  if (states_) states_->resolve(step_);
+  if (states_ && !step_.kind.is_mtp) states_->resolve(step_);
 }
 
 void CudaOps::count_unseen_tokens() {

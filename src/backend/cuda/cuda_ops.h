@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
@@ -92,6 +93,8 @@ class CudaOps final : public Ops {
   void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs, int32_t max_top = kMaxTopLogprobs) {
     step_ = arrays, needs_ = needs, sampled_.max_top = max_top;
   }
+  // The tokens that the head of a layer behind the last one knows, which spread_logits() is then called with.
+  void set_head_tokens(std::span<const TokenId> tokens);
   // Work before the forward pass: copies of blocks and states, penalties of unseen tokens, and places of rows and
   // tokens, where they go on from what the step before gave; and behind it, what this one gives. resolve_step and give_tokens can be
   // recorded with the forward pass.
@@ -157,6 +160,9 @@ class CudaOps final : public Ops {
     pooling_->pool_rows(step_, x, kind, num_samples, out);
   }
   void give_vectors(Rows x, int64_t num_samples) override { pooling_->give_vectors(x, num_samples); }
+  void store_hidden(Rows x, int64_t rows) override;
+  void previous_hidden(int64_t rows, Rows out) override;
+  void spread_logits(Rows from, std::span<const TokenId> tokens, int64_t rows, Rows to) override;
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
@@ -176,6 +182,11 @@ class CudaOps final : public Ops {
   T* kv(int32_t layer, bool values) const;  // block 0's
   template <typename Code>
   cuda::ScaledKv<Code> scaled_kv(int32_t layer) const;
+  // Bytes from a pool's begin to its hidden states, and those of a block.
+  int64_t hidden_begin(int64_t num_blocks) const;
+  int64_t hidden_block_bytes() const;
+  template <typename Body>
+  void with_hidden(const Body& body) const;
   int32_t* slots_of(int32_t layer) const {
     return step_.slots + int64_t{groups_.group(layer)} * step_.shape.num_tokens;
   }
@@ -217,13 +228,15 @@ class CudaOps final : public Ops {
   int64_t sampled_bytes_ = 0;
   StepStage stage_;
   int32_t num_blocks_ = 0;
-  // planes_; then, for int8 and fp8, scales [num_planes, 2, num_blocks, num_kv_heads, block_size]; then adapters' pages.
+  // planes_; then, for int8 and fp8, scales [num_planes, 2, num_blocks, num_kv_heads, block_size]; then, for a layer behind
+  // the last one, hidden states [num_blocks, block_size, hidden_size]; then adapters' pages.
   cuda::DeviceMemory kv_pool_;
   cuda::PinnedMemory host_pool_;
   int32_t num_host_blocks_ = 0;
   std::optional<CudaAdapters> adapters_;
   std::optional<CudaPooling> pooling_;  // none: steps give tokens
   std::optional<CudaStates> states_;  // none: no layer has one
+  cuda::DeviceMemory known_as_;       // [vocab_size]  columns of a head that knows some tokens alone; or empty
   CudaRanks* ranks_ = nullptr;        // null: this one computes all
   StepArrays step_;
   cuda::SampleNeeds needs_;

@@ -214,7 +214,7 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   pack(plan, shape, at, host_[turn_].data<uint8_t>());
   check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), at.end(plan), cudaMemcpyHostToDevice, stream),
         "cudaMemcpyAsync");
-  StepKind kind{.has_tree = has_tree_};
+  StepKind kind{.has_tree = has_tree_, .is_mtp = plan.is_mtp};
   for (const cuda::AttentionSchedule& schedule : schedules_)
     kind.is_tall |= std::any_of(schedule.units.begin(), schedule.units.end(), [](const auto& unit) { return unit.wgmma; });
   if (may_share() && !shared_schedule_.items.empty()) {
@@ -340,6 +340,8 @@ void StepStage::pack_attention(const StepPlan& plan, const Layout& at, uint8_t* 
   if (may_share() && schedule_shared(plan, batch)) batch.shared = shared_schedule_.states.data();
   for (size_t i = 0; i < kinds_.size(); ++i) {
     cuda::schedule_attention(batch, kinds_[i].shape, kinds_[i].num_ctas, &schedules_[i]);
+    if (plan.is_mtp)  // which has no key of a sequence's first token
+      for (cuda::AttentionItem& item : schedules_[i].items) item.kv_begin = std::max(item.kv_begin, 1);
     copy(schedules_[i].cta_start, out + at.cta_start[i]);
     copy(schedules_[i].items, out + at.items[i]);
   }

@@ -39,6 +39,7 @@ struct StepKind {
   int32_t least_window = 0;  // of layers with windows that share; 0: none of them does
   bool is_tall = false;   // there may be units of more than kTileRows rows: they go to Hopper's kernel
   bool has_tree = false;  // some rows lie behind their place
+  bool is_mtp = false;    // StepPlan::is_mtp: the layer behind the last one alone
 
   bool shares_in(int32_t window) const {
     return sharing != Sharing::kNone && (window == 0 || (least_window > 0 && window >= least_window));

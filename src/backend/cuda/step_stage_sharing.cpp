@@ -46,7 +46,7 @@ int32_t StepStage::num_shared_positions(const StepPlan& plan, const SharedPrefix
 bool StepStage::schedule_shared(const StepPlan& plan, const cuda::AttentionBatch& batch) {
   shared_schedule_.items.clear();
   const std::span<const SharedPrefix> prefixes = shared_prefixes(plan, windows_.widest_group);
-  if (prefixes.empty() || has_tree_) return false;
+  if (prefixes.empty() || has_tree_ || plan.is_mtp) return false;
   find_least_positions(plan);
   shared_positions_.clear();
   for (const SharedPrefix& prefix : prefixes)

@@ -26,7 +26,7 @@ int32_t smallest_chunk(const ModelConfig& config) {
 // How many different numbers and sizes of KV heads, and chunks that cut texts, layers have.
 int32_t num_attention_kinds(const ModelConfig& config, int32_t max_model_len) {
   std::set<std::tuple<int32_t, int32_t, int32_t>> kinds;
-  for (int32_t i = 0; i < config.num_hidden_layers; ++i) {
+  for (int32_t i = 0; i < config.num_used_layers(); ++i) {
     const int32_t chunk = config.layer(i).chunk;
     kinds.insert({config.num_kv_heads_of(i), config.head_dim_of(i), chunk < max_model_len ? chunk : 0});
   }

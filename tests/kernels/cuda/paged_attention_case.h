@@ -120,8 +120,10 @@ AttentionRun run_attention(const AttentionCase& c, std::span<const Query> querie
   AttentionShape scheduled = params.shape;
   if (c.schedule_window >= 0) scheduled.window = c.schedule_window;
   if (c.schedule_later >= 0) scheduled.later = c.schedule_later;
+  if (c.first_position > 0) scheduled.chunk = 0;
   AttentionSchedule schedule;
   schedule_attention(batch, scheduled, c.num_ctas, &schedule);
+  for (AttentionItem& item : schedule.items) item.kv_begin = std::max(item.kv_begin, c.first_position);
   const AttentionLimits limits = attention_limits(scheduled, c.num_ctas, batch.num_seqs, in.query_start.back());
   std::vector<float> slopes, sinks;
   for (int32_t h = 0; h < c.shape.num_heads; ++h) slopes.push_back(c.slope(h)), sinks.push_back(c.sink(h));
@@ -181,9 +183,10 @@ void reference_row(const AttentionCase& c, const SequenceData& data, int32_t con
   const float* q = &data.q[position * c.q_size() + head * dim];
   const int64_t kv_at = head / c.shape.group() * dim;
   const int32_t last_seen = position + c.shape.later, last = std::min(last_seen, context_len - 1);
-  const int32_t first = c.shape.chunk > 0    ? position / c.shape.chunk * c.shape.chunk
-                        : c.shape.window > 0 ? std::max(0, last_seen - c.shape.window + 1)
-                                             : 0;
+  const int32_t first_seen = c.shape.chunk > 0    ? position / c.shape.chunk * c.shape.chunk
+                             : c.shape.window > 0 ? std::max(0, last_seen - c.shape.window + 1)
+                                                  : 0;
+  const int32_t first = std::max(first_seen, c.first_position);
   std::vector<F> p;
   F max = c.has_sinks ? static_cast<F>(c.sink(head)) : -INFINITY, sum = 0;
   for (int32_t i = first; i <= last; ++i) {

@@ -55,6 +55,26 @@ TEST_CASE("head sizes, many heads for a KV head, int8 keys and values, units in 
   CHECK(check_against_reference<bf16>(cut, of_pieces) > 0);
 }
 
+TEST_CASE("rows of a layer that has no key of the first position: one for each sequence, over a list of other layers'") {
+  for (const int32_t head_dim : {64, 128, 256, 33, 576, 512}) {
+    CAPTURE(head_dim);
+    AttentionCase c = make_chunked_case(6, head_dim == 576 ? 1 : 2, head_dim, 1 << 30);
+    if (head_dim == 576) c.shape.latent_dim = 512;
+    c.first_position = 1;
+    const SequenceData data = make_sequence<bf16>(c, 700, 8);
+    std::vector<Query> queries;
+    for (const int32_t n : {2, 3, 16, 17, 32, 33, 64, 65, 700}) queries.push_back({&data, n, 1});
+    for (const bool hopper : {false, true}) {
+      c.shape.hopper = hopper;
+      for (const int32_t num_ctas : {3, 12}) {
+        c.num_ctas = num_ctas;
+        check_against_reference<bf16>(c, queries);
+      }
+    }
+    check_against_reference<float>(c, std::span(queries).first(6));
+  }
+}
+
 TEST_CASE("deterministic: a row's bits do not depend on how its sequence was cut") {
   for (const int32_t head_dim : {64, 33}) {
     AttentionCase c = make_chunked_case(4, 2, head_dim, 45);

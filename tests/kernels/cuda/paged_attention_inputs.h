@@ -29,6 +29,8 @@ struct AttentionCase {
   int32_t num_ctas = 5;
   int32_t schedule_window = -1;  // -1: shape.window
   int32_t schedule_later = -1;   // -1: shape.later
+  // > 0: items begin there at the earliest, and the list is of a shape without a chunk: a layer that has no keys before it.
+  int32_t first_position = 0;
   // Prefixes that a launch of its own computes, and the queries that share them.
   std::vector<SharedPositions> shared_prefixes;
   std::vector<int32_t> shared_seqs;

@@ -114,6 +114,24 @@ TEST_CASE("windows, soft cap, ALiBi, sinks and a clipped context") {
   }
 }
 
+TEST_CASE("chunks around the borders of tiles, and positions behind a token's own") {
+  for (AttentionCase c : {latent_case(4, 512), latent_case(20, 512), make_case(4, 2, 512)}) {
+    const SequenceData data = make_sequence<bf16>(c, 140, 10);
+    const Query queries[] = {{&data, 140, 1}, {&data, 96, 20}, {&data, 33, 33}, {&data, 1, 1}};
+    for (const int32_t chunk : {1, 31, 33, 1 << 30}) {
+      CAPTURE(chunk);
+      c.shape.chunk = chunk;
+      CHECK(is_wide(c));
+      check_against_reference<bf16>(c, queries);
+    }
+    c.shape.chunk = 0;
+    c.shape.later = AttentionShape::kAllLater;
+    CHECK(is_wide(c));
+    const Query whole[] = {{&data, 140, 140}, {&data, 33, 33}, {&data, 1, 1}};
+    check_against_reference<bf16>(c, whole);
+  }
+}
+
 TEST_CASE("blocks that lie apart: whole rows of the pool with tensor cores, any distance without") {
   for (const auto& [head_dim, extra] : {std::pair{64, 64 * 40}, {128, 128 * 3}, {512, 512}, {12, 5}, {64, 24}}) {
     CAPTURE(head_dim);
@@ -129,6 +147,9 @@ TEST_CASE("blocks that lie apart: whole rows of the pool with tensor cores, any 
 TEST_CASE("deterministic: whole prefill, chunks, single steps and any batch give identical bits") {
   check_invariance(latent_case(5, 512), 90);
   check_invariance(make_case(4, 2, 512, 8), 70);
+  AttentionCase chunked = latent_case(5, 512);
+  chunked.shape.chunk = 45;
+  check_invariance(chunked, 90);
   AttentionCase c = latent_case(20, 512);
   c.shape.window = 40;
   c.has_sinks = true;

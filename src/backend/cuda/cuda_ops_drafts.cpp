@@ -1,0 +1,66 @@
+// The ops of layers that draft behind the last one. Their hidden states lie behind all keys and values of the pool, by
+// blocks, so that what copies or swaps blocks has them too.
+#include <span>
+#include <vector>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/cuda_weights.h"
+#include "base/check.h"
+#include "kernels/cuda/hidden_rows.h"
+
+namespace llmb {
+
+int64_t CudaOps::hidden_block_bytes() const { return kv_layout(0).hidden_bytes() * options_.block_size; }
+
+int64_t CudaOps::hidden_begin(int64_t num_blocks) const {
+  return num_blocks * (kv_layout(0).bytes_per_block() - hidden_block_bytes());
+}
+
+// Calls body with a number of the type of activations, and the hidden states, of a type that has as many bits as the
+// layout says.
+template <typename Body>
+void CudaOps::with_hidden(const Body& body) const {
+  uint8_t* const pool = kv_pool_.data<uint8_t>() + hidden_begin(num_blocks_);
+  with_type(options_.dtype, [&]<typename T>(T) {
+    if (dtype_bytes(kv_layout(0).hidden_dtype()) == int64_t{sizeof(T)}) body(T(), reinterpret_cast<T*>(pool));
+    else if constexpr (std::is_same_v<T, float>) body(T(), reinterpret_cast<__nv_bfloat16*>(pool));
+    else LLMB_CHECK_MSG(false, "hidden states of another size than activations");
+  });
+}
+
+void CudaOps::store_hidden(Rows x, int64_t rows) {
+  with_hidden([&]<typename T, typename Stored>(T, Stored* pool) {
+    cuda::store_hidden(data<const T>(x), slots_of(config_.num_hidden_layers), rows, x.width, pool, stream_);
+  });
+}
+
+void CudaOps::previous_hidden(int64_t rows, Rows out) {
+  const int32_t mtp = config_.num_hidden_layers;
+  const cuda::PreviousRows step{static_cast<int32_t>(rows),
+                                options_.block_size,
+                                step_.rows,
+                                step_.block_start,
+                                step_.block_ids + groups_.group(mtp),
+                                groups_.num_groups(),
+                                step_.positions,
+                                slots_of(mtp),
+                                step_.parent_rows};
+  with_hidden([&]<typename T, typename Stored>(T, Stored* pool) {
+    cuda::previous_hidden<Stored>(step, pool, out.width, data<float>(out), stream_);
+  });
+}
+
+void CudaOps::set_head_tokens(std::span<const TokenId> tokens) {
+  if (tokens.empty()) return;
+  std::vector<int32_t> known_as(static_cast<size_t>(options_.vocab_size), -1);
+  for (size_t i = 0; i < tokens.size(); ++i) known_as[static_cast<size_t>(tokens[i])] = static_cast<int32_t>(i);
+  known_as_ = upload_array(known_as, stream_);
+}
+
+void CudaOps::spread_logits(Rows from, std::span<const TokenId> tokens, int64_t rows, Rows to) {
+  LLMB_CHECK(known_as_.bytes() > 0 && from.width == static_cast<int64_t>(tokens.size()));
+  cuda::spread_logits(data<const float>(from), from.width, known_as_.data<const int32_t>(), rows, to.width,
+                      data<float>(to), stream_);
+}
+
+}  // namespace llmb
