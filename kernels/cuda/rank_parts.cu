@@ -2,9 +2,6 @@
 // each that is summed. A thread moves one pack of a sum, or one number; a norm's row is a warp's.
 #include "kernels/cuda/rank_parts.h"
 
-#include <algorithm>
-
-#include "base/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/ptx.h"
@@ -50,22 +47,6 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = blockIdx.x, column = int64_t{blockIdx.y} * kThreads + threadIdx.x;
   const int64_t token = tokens[row] - begin;
   if (column < width && (token < 0 || token >= count)) x[row * width + column] = 0;
-}
-
-struct ColumnEnds {
-  int32_t of[kMaxVocabParts];
-};
-
-// blockIdx: (columns, row, part).
-__global__ void __launch_bounds__(kThreads)
-    join_columns_kernel(const float* __restrict__ parts, ColumnEnds ends, int64_t part_columns, int64_t rows,
-                        int64_t out_columns, float* __restrict__ out) {
-  ptx::follow_previous_grid();
-  const int part = blockIdx.z;
-  const int64_t row = blockIdx.y, begin = part == 0 ? 0 : ends.of[part - 1], width = ends.of[part] - begin;
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (column >= width) return;
-  out[row * out_columns + begin + column] = parts[part * rows * part_columns + row * width + column];
 }
 
 template <class T>
@@ -127,18 +108,6 @@ void clear_other_rows(const TokenId* tokens, int64_t begin, int64_t count, int64
   if (rows == 0) return;
   const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(ceil_div(width, kThreads)));
   launch_ahead({grid, dim3(kThreads), 0, stream}, clear_other_rows_kernel, tokens, begin, count, width, x);
-}
-
-void join_columns(const float* parts, std::span<const int32_t> ends, int64_t part_columns, int64_t rows, float* out,
-                  cudaStream_t stream) {
-  LLMB_CHECK(!ends.empty() && ends.size() <= size_t{kMaxVocabParts});
-  if (rows == 0) return;
-  ColumnEnds columns{};
-  std::copy(ends.begin(), ends.end(), columns.of);
-  const dim3 grid(static_cast<unsigned>(ceil_div(part_columns, kThreads)), static_cast<unsigned>(rows),
-                  static_cast<unsigned>(ends.size()));
-  launch_ahead({grid, dim3(kThreads), 0, stream}, join_columns_kernel, parts, columns, part_columns, rows,
-               int64_t{ends.back()}, out);
 }
 
 template <class T>

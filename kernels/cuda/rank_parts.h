@@ -8,13 +8,10 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <span>
 
 #include "core/types.h"
 
 namespace llmb::cuda {
-
-inline constexpr int32_t kMaxVocabParts = 64;
 
 // out[i] = parts[0][i] + parts[1][i] + …, rounded once. T: float, __nv_bfloat16 or __half.
 template <class T>
@@ -33,14 +30,6 @@ void clear_other_rows(const TokenId* tokens,  // [rows]
                       int64_t begin, int64_t count, int64_t rows, int64_t width,
                       float* x,  // [rows, width]  in and out
                       cudaStream_t stream);
-
-// The parts of logits side by side: row i of `out` is parts[0]'s row i, then parts[1]'s. Part p has
-// ends[p] - ends[p - 1] columns, of part_columns that there is room for.
-void join_columns(const float* parts,  // [num_parts, rows * part_columns]  of each part its rows, without gaps
-                  std::span<const int32_t> ends,  // [num_parts]  at most kMaxVocabParts, ascending
-                  int64_t part_columns, int64_t rows,
-                  float* out,  // [rows, ends.back()]
-                  cudaStream_t stream);
 
 // rms_norm over columns of which each rank has `width`: square_sums gives a rank's part, in fp32, of each row and last
 // the width; norm_by_sums scales by the parts of all ranks, added in their order.

@@ -45,6 +45,7 @@ int64_t divide_workspace(const SampleLimits& limits, void* workspace, SampleArgs
   args->sums = parts.take<double>(rows * args->num_blocks);
   args->penalty_logits = parts.take<float>(limits.max_penalties);
   args->bias_logits = parts.take<float>(limits.max_biases);
+  args->borders = parts.take<PartBorder>(rows);
   return parts.bytes();
 }
 
@@ -72,16 +73,23 @@ int64_t sample_workspace_bytes(const SampleLimits& limits) {
   return divide_workspace(limits, nullptr, &args);
 }
 
+SampleArgs make_args(const SampleInput& input, const SampleResult& result, const SampleLimits& limits,
+                     void* workspace) {
+  SampleArgs args{};
+  divide_workspace(limits, workspace, &args);
+  args.in = input;
+  args.out = result;
+  args.mask_words = static_cast<int32_t>(ceil_div(input.vocab, 32));
+  return args;
+}
+
 void sample(const SampleInput& input, const SampleNeeds& needs, const SampleResult& result, const SampleLimits& limits,
             void* workspace, cudaStream_t stream) {
   LLMB_CHECK(input.vocab >= 1 && input.vocab <= kMaxVocab && input.vocab == limits.vocab);
   LLMB_CHECK(input.num_rows >= 0 && input.num_rows <= limits.max_rows);
   LLMB_CHECK(!needs.top_logprobs || (needs.logprobs && result.max_top <= kMaxListedLogprobs));
   if (input.num_rows == 0) return;
-  SampleArgs args{};
-  divide_workspace(limits, workspace, &args);
-  args.in = input;
-  args.out = result;
+  const SampleArgs args = make_args(input, result, limits, workspace);
   // Log probabilities are of the raw logits: before mask, bias and penalties change them.
   launch_scan(args, false, stream);
   if (needs.logprobs) launch_log_sum(args, stream);

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/sample_block.h"
+#include "kernels/cuda/sample_mail.h"
 #include "kernels/cuda/sample_state.h"
 
 namespace llmb::cuda {
@@ -68,7 +69,30 @@ __global__ void __launch_bounds__(kSegmentThreads) log_sum_kernel(SampleArgs arg
   const auto weight = [&](float x, int32_t) { return weights(x); };
   if (!sum_segment(args, row, weight, &is_last)) return;
   const double total = sum_of(args.sums + row * args.num_blocks, args.num_blocks, &scratch);
-  if (threadIdx.x == 0) args.states[row].log_sum = max + log(total);
+  if (threadIdx.x != 0) return;
+  args.states[row].log_sum = args.totals != nullptr ? max : max + log(total);
+  if (args.totals != nullptr) args.totals[row] = total;
+}
+
+__device__ KeptWeights kept_weights(const RowState& state, const SampleRow& params) {
+  return {Weights(state.max, params.temperature), state.top_k, state.top_p, fminf(params.min_p, 1.0f)};
+}
+
+// The token at which the sum of the row's weights passes the target. Its blocks are summed.
+__device__ int32_t find_token(const SampleArgs& args, int64_t row, const KeptWeights& weight, double target,
+                              BlockScratch* scratch) {
+  const double* sums = args.sums + row * args.num_blocks;
+  const auto reached = [=](double sum) { return sum > target; };
+  const Crossing block = find_crossing(
+      args.num_blocks, 0, [=](int32_t i) { return sums[i]; }, reached, scratch);
+  const float* logits = args.logits(row);
+  const int32_t begin = block.position * kBlock, count = min(kBlock, args.in.vocab - begin);
+  const auto measure = [&](int32_t i) { return double{weight(logits[begin + i], begin + i)}; };
+  return begin + find_crossing(count, block.before, measure, reached, scratch).position;
+}
+
+__device__ bool is_drawn(const SampleRow& params, const RowState& state) {
+  return !is_padding(params) && params.temperature > 0 && state.is_finite && !state.is_drawn;
 }
 
 // By inverse CDF over ids.
@@ -79,23 +103,36 @@ __global__ void __launch_bounds__(kSegmentThreads) draw_kernel(SampleArgs args) 
   const int64_t row = blockIdx.x;
   const SampleRow& params = args.in.rows[row];
   const RowState& state = args.states[row];
-  if (is_padding(params) || !(params.temperature > 0) || !state.is_finite || state.is_drawn) return;
-  const KeptWeights weight{Weights(state.max, params.temperature), state.top_k, state.top_p, fminf(params.min_p, 1.0f)};
+  if (!is_drawn(params, state)) return;
+  const KeptWeights weight = kept_weights(state, params);
   if (!sum_segment(args, row, weight, &is_last)) return;
-
-  const double* sums = args.sums + row * args.num_blocks;
-  const double target = double{draw_uniform(params)} * sum_of(sums, args.num_blocks, &scratch);
-  const auto reached = [=](double sum) { return sum > target; };
-  const Crossing block = find_crossing(
-      args.num_blocks, 0, [=](int32_t i) { return sums[i]; }, reached, &scratch);
-  const float* logits = args.logits(row);
-  const int32_t begin = block.position * kBlock, count = min(kBlock, args.in.vocab - begin);
-  const auto measure = [&](int32_t i) { return double{weight(logits[begin + i], begin + i)}; };
-  const Crossing token = find_crossing(count, block.before, measure, reached, &scratch);
-  if (threadIdx.x == 0) {
-    args.states[row].token = begin + token.position;
-    args.out.tokens[row] = begin + token.position;
+  const double total = sum_of(args.sums + row * args.num_blocks, args.num_blocks, &scratch);
+  if (args.totals != nullptr) {
+    if (threadIdx.x == 0) args.totals[row] = total;
+    return;
   }
+  const int32_t token = find_token(args, row, weight, double{draw_uniform(params)} * total, &scratch);
+  if (threadIdx.x == 0) args.states[row].token = args.out.tokens[row] = token;
+}
+
+// As kernels/cpu/sample_parts: the part in which the sum of all ranks' weights passes the target, then within it.
+__global__ void __launch_bounds__(kSegmentThreads) draw_in_part_kernel(SampleArgs args, SampleMail mail) {
+  ptx::follow_previous_grid();
+  __shared__ BlockScratch scratch;
+  const int64_t row = blockIdx.x;
+  const SampleRow& params = args.in.rows[row];
+  if (!is_drawn(params, args.states[row])) return;
+  const auto sum_of_rank = [&](int32_t r) { return mail.of<const double>(r)[row]; };
+  double total = 0;
+  for (int32_t r = 0; r < mail.size; ++r) total += sum_of_rank(r);
+  double target = double{draw_uniform(params)} * total;
+  int32_t owner = 0;
+  while (owner + 1 < mail.size && target >= sum_of_rank(owner)) target -= sum_of_rank(owner++);
+  while (owner > 0 && !(sum_of_rank(owner) > 0)) --owner;  // rounding carried past the last positive weight
+  int32_t token = -1;
+  if (owner == mail.rank)
+    token = find_token(args, row, kept_weights(args.states[row], params), target, &scratch);
+  if (threadIdx.x == 0) args.states[row].token = token;
 }
 
 void launch_segments(void (*kernel)(SampleArgs), const SampleArgs& args, cudaStream_t stream) {
@@ -107,5 +144,10 @@ void launch_segments(void (*kernel)(SampleArgs), const SampleArgs& args, cudaStr
 
 void launch_log_sum(const SampleArgs& args, cudaStream_t stream) { launch_segments(log_sum_kernel, args, stream); }
 void launch_draw(const SampleArgs& args, cudaStream_t stream) { launch_segments(draw_kernel, args, stream); }
+
+void launch_draw_in_part(const SampleArgs& args, const SampleMail& mail, cudaStream_t stream) {
+  launch_ahead({dim3(static_cast<unsigned>(args.in.num_rows)), dim3(kSegmentThreads), 0, stream}, draw_in_part_kernel,
+               args, mail);
+}
 
 }  // namespace llmb::cuda

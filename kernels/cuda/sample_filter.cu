@@ -7,6 +7,8 @@
 
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/sample_block.h"
+#include "kernels/cuda/sample_mail.h"
+#include "kernels/cuda/sample_orders.h"
 #include "kernels/cuda/sample_state.h"
 
 namespace llmb::cuda {
@@ -18,7 +20,6 @@ constexpr int kBlocksPerSm = 2;
 constexpr int kListCapacity = 1024;
 constexpr int kMaxBins = 2048;
 constexpr int kLevels = 3;
-constexpr int kUnroll = 4;  // packs of four logits in flight
 static_assert(kMaxListedLogprobs <= kListCapacity);
 
 struct FilterShared {
@@ -30,75 +31,28 @@ struct FilterShared {
   BlockScratch scratch;
 };
 
-// Entries of the list sort by key descending, then id ascending.
-__device__ uint64_t make_entry(uint32_t key, int32_t id) { return uint64_t{~key} << 32 | static_cast<uint32_t>(id); }
-__device__ uint32_t entry_key(uint64_t entry) { return ~static_cast<uint32_t>(entry >> 32); }
-__device__ int32_t entry_id(uint64_t entry) { return static_cast<int32_t>(static_cast<uint32_t>(entry)); }
-
-// Calls f(logit, id) for the thread's share of a row.
-template <class F>
-__device__ void for_each_logit(const float* logits, int32_t vocab, const F& f) {
-  for (int32_t base = static_cast<int32_t>(threadIdx.x) * 4; base < vocab; base += kThreads * 4 * kUnroll) {
-    float x[kUnroll][4];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) load4(logits, base + u * kThreads * 4, vocab, -kInfinity, x[u]);
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int32_t id = base + u * kThreads * 4 + j;
-        if (id < vocab) f(x[u][j], id);
-      }
-    }
-  }
-}
-
-// The best `rank` logits. Keys have the order of the floats; both zeros are one.
-struct LogitOrder {
+// The best `rank` logits.
+struct LogitOrder : LogitKeys {
   double wanted;  // rank
 
   // Digits of 11, 11 and 10 bits.
   __device__ static int shift(int level) { return level == 0 ? 21 : level == 1 ? 10 : 0; }
   __device__ static int bits(int level) { return level == 2 ? 10 : 11; }
 
-  __device__ uint32_t key(float x, int32_t) const {
-    const uint32_t bits = __float_as_uint(__fadd_rn(x, 0.0f));
-    return bits ^ (bits >> 31 != 0 ? 0xFFFFFFFFu : 0x80000000u);
-  }
-  __device__ static float value(uint32_t key) {
-    return __uint_as_float(key ^ (key >> 31 != 0 ? 0x80000000u : 0xFFFFFFFFu));
-  }
-  __device__ double measure(uint32_t) const { return 1; }
-  __device__ bool is_counted_apart(uint32_t) const { return false; }
   __device__ void add(FilterShared& s, uint32_t bin, uint32_t) const { atomicAdd(&s.counts[bin], 1u); }
   __device__ double bin_measure(const FilterShared& s, uint32_t bin, uint32_t) const { return s.counts[bin]; }
   __device__ void know_total(double) {}
-  __device__ void know_border(uint32_t) {}
 };
 
-// The shortest prefix whose weights reach top_p of their total, among those that top-k and min-p keep. Weights are
-// positive floats, so their bits are in order; a weight of 0 has no key.
-struct WeightOrder {
-  Weights weights;
-  Cut top_k;
-  float min_p, top_p;
-  // The prefix ends before weights smaller than this: all of those sum to less than what may be left out, since the
-  // total is at least 1. Halved for rounding.
-  float smallest;
-  float lowest_logit = -kInfinity;
+// The shortest prefix whose weights reach top_p of their total.
+struct WeightOrder : WeightKeys {
+  float top_p;
   double wanted = 0;
 
-  // Weights are at most 1, whose bits are below 2^30: digits of 10 bits.
+  // Digits of 10 bits.
   __device__ static int shift(int level) { return 20 - 10 * level; }
   __device__ static int bits(int) { return 10; }
-  __device__ uint32_t key(float x, int32_t id) const {
-    if (x < lowest_logit || top_k.drops(x, id)) return 0;
-    const float weight = weights(x);
-    return weight < min_p ? 0 : __float_as_uint(weight);
-  }
-  __device__ static float value(uint32_t key) { return __uint_as_float(key); }
-  __device__ double measure(uint32_t key) const { return __uint_as_float(key); }
-  __device__ bool is_counted_apart(uint32_t key) const { return __uint_as_float(key) < smallest; }
+
   __device__ void add(FilterShared& s, uint32_t bin, uint32_t rest) const {
     atomicAdd(&s.counts[bin], 1u);
     if ((rest & 1023) != 0) atomicAdd(&s.low_sums[bin], rest & 1023);
@@ -108,13 +62,11 @@ struct WeightOrder {
   // key of the bin.
   __device__ double bin_measure(const FilterShared& s, uint32_t bin, uint32_t first) const {
     if (s.counts[bin] == 0) return 0;
-    const uint64_t mantissa = (first & 0x7FFFFF) | 0x800000, exponent = first >> 23;
-    const uint64_t units = s.counts[bin] * mantissa + s.low_sums[bin] + (uint64_t{s.high_sums[bin]} << 10);
-    const double unit = __longlong_as_double(static_cast<long long>((exponent + 1023 - 150) << 52));
-    return static_cast<double>(units) * unit;
+    const uint64_t units =
+        uint64_t{s.counts[bin]} * weight_units(first) + s.low_sums[bin] + (uint64_t{s.high_sums[bin]} << 10);
+    return static_cast<double>(units) * weight_unit(first);
   }
   __device__ void know_total(double total) { wanted = double{top_p} * total; }
-  __device__ void know_border(uint32_t first) { lowest_logit = weights.logit_below(__uint_as_float(first)); }
 };
 
 // Where a prefix ends. If num_listed > 0, the list holds the prefix in its order.
@@ -134,7 +86,7 @@ template <class Order, class Wants>
 __device__ void gather(const float* logits, int32_t vocab, const Order& order, const Wants& wants, FilterShared& s) {
   if (threadIdx.x == 0) s.list_size = 0;
   __syncthreads();
-  for_each_logit(logits, vocab, [&](float x, int32_t id) {
+  for_each_logit<kThreads>(logits, vocab, [&](float x, int32_t id) {
     const uint32_t key = order.key(x, id);
     if (!wants(key, id)) return;
     const int32_t at = atomicAdd(&s.list_size, 1);
@@ -176,7 +128,7 @@ __device__ void fill_bins(const float* logits, int32_t vocab, int level, uint32_
   for (int32_t i = threadIdx.x; i < kMaxBins; i += kThreads) s.counts[i] = s.low_sums[i] = s.high_sums[i] = 0;
   __syncthreads();
   double apart = 0;
-  for_each_logit(logits, vocab, [&](float x, int32_t id) {
+  for_each_logit<kThreads>(logits, vocab, [&](float x, int32_t id) {
     const uint32_t key = order.key(x, id);
     if (key == 0) return;
     if (level == 0 && order.is_counted_apart(key)) {
@@ -230,7 +182,7 @@ __device__ Selection select(const float* logits, int32_t vocab, Order& order, Fi
 // The best `rank` logits of a row. The `rank` best blocks each hold a logit at least as large as the rank-th best of
 // the maxima, so where there are enough blocks one read gathers what may be among them.
 __device__ Selection select_best(const SampleArgs& args, int64_t row, int32_t rank, FilterShared& s) {
-  LogitOrder order{static_cast<double>(rank)};
+  LogitOrder order{{}, static_cast<double>(rank)};
   const float* logits = args.logits(row);
   const int32_t vocab = args.in.vocab, num_blocks = args.num_blocks;
   if (rank > num_blocks || num_blocks > kListCapacity) return select(logits, vocab, order, s);
@@ -295,8 +247,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) filter_kernel(SampleAr
     weigh_list(num_listed, weights, min_p, s);
   }
   if (wants_top_p) {
-    const auto left_out = static_cast<float>((1.0 - params.top_p) / vocab);
-    WeightOrder order{weights, top_k, min_p, params.top_p, left_out / 2};
+    WeightOrder order{{weights, top_k, min_p, smallest_weight(params.top_p, vocab)}, params.top_p};
     Selection nucleus;
     if (num_listed > 0) {
       double own = 0;
@@ -321,28 +272,47 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) filter_kernel(SampleAr
   }
 }
 
+// The row's best logits in order, at the beginning of the list.
+__device__ void list_best(const SampleArgs& args, int64_t row, int32_t count, FilterShared& s) {
+  const Selection best = select_best(args, row, count, s);
+  if (best.num_listed > 0) return;
+  const Cut cut = best.cut;
+  gather(
+      args.logits(row), args.in.vocab, LogitOrder{},
+      [=](uint32_t key, int32_t id) { return !cut.drops(LogitOrder::value(key), id); }, s);
+  block_sort(s.list, count);
+}
+
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) top_logprobs_kernel(SampleArgs args) {
   ptx::follow_previous_grid();
   __shared__ FilterShared s;
   const int64_t row = blockIdx.x;
   const SampleRow& params = args.in.rows[row];
-  const int32_t vocab = args.in.vocab, num_top = min(min(params.num_logprobs, vocab), args.out.max_top);
+  const int32_t num_top = min(min(params.num_logprobs, args.in.vocab), args.out.max_top);
   if (is_padding(params) || num_top <= 0 || !args.states[row].is_finite) return;
-  const float* logits = args.logits(row);
-  const Selection best = select_best(args, row, num_top, s);
-  if (best.num_listed == 0) {
-    const Cut cut = best.cut;
-    const LogitOrder order{};
-    gather(
-        logits, vocab, order, [=](uint32_t key, int32_t id) { return !cut.drops(LogitOrder::value(key), id); }, s);
-    block_sort(s.list, num_top);
-  }
+  list_best(args, row, num_top, s);
   const double log_sum = args.states[row].log_sum;
   for (int32_t i = threadIdx.x; i < num_top; i += kThreads) {
     const uint64_t entry = s.list[i];
     const int64_t at = row * args.out.max_top + i;
     args.out.top_tokens[at] = entry_id(entry);
     args.out.top_logprobs[at] = static_cast<float>(LogitOrder::value(entry_key(entry)) - log_sum);
+  }
+}
+
+// A part's. Behind them stand entries that come after all others.
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) list_best_kernel(SampleArgs args, uint64_t* out) {
+  ptx::follow_previous_grid();
+  __shared__ FilterShared s;
+  const int64_t row = blockIdx.x;
+  const SampleRow& params = args.in.rows[row];
+  const int32_t max_top = args.out.max_top, num_top = min(min(params.num_logprobs, args.in.vocab), max_top);
+  if (is_padding(params) || num_top <= 0 || !args.states[row].is_finite) return;
+  list_best(args, row, num_top, s);
+  for (int32_t i = threadIdx.x; i < max_top; i += kThreads) {
+    const uint64_t entry = i < num_top ? s.list[i] : 0;
+    out[row * max_top + i] =
+        i < num_top ? make_entry(entry_key(entry), entry_id(entry) + args.first_id) : ~uint64_t{0};
   }
 }
 
@@ -355,6 +325,10 @@ void launch_rows(void (*kernel)(SampleArgs), const SampleArgs& args, cudaStream_
 void launch_filter(const SampleArgs& args, cudaStream_t stream) { launch_rows(filter_kernel, args, stream); }
 void launch_top_logprobs(const SampleArgs& args, cudaStream_t stream) {
   launch_rows(top_logprobs_kernel, args, stream);
+}
+
+void launch_list_best(const SampleArgs& args, uint64_t* out, cudaStream_t stream) {
+  launch_ahead({dim3(static_cast<unsigned>(args.in.num_rows)), dim3(kThreads), 0, stream}, list_best_kernel, args, out);
 }
 
 }  // namespace llmb::cuda

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/sample_mail.h"
 #include "kernels/cuda/sample_state.h"
 
 namespace llmb::cuda {
@@ -53,6 +54,7 @@ __device__ void finish_scan(const SampleArgs& args, int64_t row, const ScanParti
   state.max = best.max;
   state.token = is_finite ? best.id : 0;
   state.is_finite = is_finite;
+  state.has_bad = best.has_bad;
   state.is_drawn = 0;
   state.top_k = {-kInfinity, kMaxId};
   state.top_p = {0.0f, kMaxId};
@@ -104,7 +106,7 @@ __global__ void __launch_bounds__(kSegmentThreads) mask_kernel(SampleArgs args) 
   const int64_t row = blockIdx.x;
   const SampleRow& params = args.in.rows[row];
   if (is_padding(params) || params.mask < 0 || !args.states[row].is_finite) return;
-  const uint32_t* mask = args.in.masks + int64_t{params.mask} * ((args.in.vocab + 31) / 32);
+  const uint32_t* mask = args.in.masks + int64_t{params.mask} * args.mask_words;
   float* logits = args.logits(row);
   const int32_t begin = static_cast<int32_t>(blockIdx.y) * kSegment, end = min(begin + kSegment, args.in.vocab);
   for (int32_t i = begin + static_cast<int32_t>(threadIdx.x); i < end; i += kSegmentThreads)
@@ -134,33 +136,37 @@ __global__ void __launch_bounds__(kEditThreads) edit_kernel(SampleArgs args) {
   const bool keep = params.num_logprobs >= 0;
   for (int32_t i = params.bias_begin + static_cast<int32_t>(threadIdx.x); i < params.bias_end; i += kEditThreads) {
     const TokenBias entry = args.in.bias[i];
-    const float x = logits[entry.token];
+    const int32_t id = entry.token - args.first_id;
+    if (!args.holds(id)) continue;
+    const float x = logits[id];
     if (keep) args.bias_logits[i] = x;
-    logits[entry.token] = biased(x, entry.bias);
+    logits[id] = biased(x, entry.bias);
   }
   __syncthreads();
   for (int32_t i = params.penalty_begin + static_cast<int32_t>(threadIdx.x); i < params.penalty_end;
        i += kEditThreads) {
     const TokenPenalty entry = args.in.penalty[i];
-    const float x = logits[entry.token];
+    const int32_t id = entry.token - args.first_id;
+    if (!args.holds(id)) continue;
+    const float x = logits[id];
     if (keep) args.penalty_logits[i] = x;
-    logits[entry.token] = penalized(x, params, entry.output_count);
+    logits[id] = penalized(x, params, entry.output_count);
   }
 }
 
 // The chosen token's logit as it was before bias, which comes first, and penalties. One warp asks.
-__device__ float raw_logit(const SampleArgs& args, int64_t row, const SampleRow& params, TokenId token) {
+__device__ float raw_logit(const SampleArgs& args, int64_t row, const SampleRow& params, int32_t id) {
   const int lane = threadIdx.x % kWarp;
   const float* found = nullptr;
   for (int32_t i = params.penalty_begin + lane; i < params.penalty_end; i += kWarp)
-    if (args.in.penalty[i].token == token) found = args.penalty_logits + i;
+    if (args.in.penalty[i].token - args.first_id == id) found = args.penalty_logits + i;
   const unsigned in_penalty = __ballot_sync(kAllLanes, found != nullptr);
   const float* before_penalty = found;
   found = nullptr;
   for (int32_t i = params.bias_begin + lane; i < params.bias_end; i += kWarp)
-    if (args.in.bias[i].token == token) found = args.bias_logits + i;
+    if (args.in.bias[i].token - args.first_id == id) found = args.bias_logits + i;
   const unsigned in_bias = __ballot_sync(kAllLanes, found != nullptr);
-  float x = args.logits(row)[token];
+  float x = args.logits(row)[id];
   if (in_bias != 0) x = found != nullptr ? *found : 0.0f;
   else if (in_penalty != 0) x = before_penalty != nullptr ? *before_penalty : 0.0f;
   const unsigned holders = in_bias != 0 ? in_bias : in_penalty != 0 ? in_penalty : 1u;
@@ -188,6 +194,21 @@ __global__ void __launch_bounds__(kEditThreads) finish_kernel(SampleArgs args) {
   }
 }
 
+// A warp is a row. What this rank's part holds of the tokens that rows got.
+__global__ void __launch_bounds__(kEditThreads) choose_kernel(SampleArgs args, ChosenToken* out) {
+  ptx::follow_previous_grid();
+  const int64_t row = int64_t{blockIdx.x} * (kEditThreads / kWarp) + threadIdx.x / kWarp;
+  if (row >= args.in.num_rows) return;
+  const SampleRow& params = args.in.rows[row];
+  const RowState state = args.states[row];
+  ChosenToken chosen{-1, 0};
+  if (!is_padding(params) && state.is_finite && args.holds(state.token)) {
+    chosen.token = state.token + args.first_id;
+    if (params.num_logprobs >= 0) chosen.raw_logit = raw_logit(args, row, params, state.token);
+  }
+  if (threadIdx.x % kWarp == 0) out[row] = chosen;
+}
+
 }  // namespace
 
 void launch_scan(const SampleArgs& args, bool edited_rows_only, cudaStream_t stream) {
@@ -207,6 +228,11 @@ void launch_edit(const SampleArgs& args, cudaStream_t stream) {
 void launch_finish(const SampleArgs& args, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(ceil_div(args.in.num_rows, kEditThreads / kWarp));
   launch_ahead({dim3(blocks), dim3(kEditThreads), 0, stream}, finish_kernel, args);
+}
+
+void launch_choose(const SampleArgs& args, ChosenToken* out, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(ceil_div(args.in.num_rows, kEditThreads / kWarp));
+  launch_ahead({dim3(blocks), dim3(kEditThreads), 0, stream}, choose_kernel, args, out);
 }
 
 }  // namespace llmb::cuda

@@ -33,6 +33,7 @@ struct RowState {
   float max;       // of the logits as they are: raw at first, later after mask, bias and penalties
   TokenId token;   // the best, later the drawn one
   int32_t is_finite;
+  int32_t has_bad;  // a NaN or +Inf is among the logits
   int32_t is_drawn;
   Cut top_k;  // in logits
   Cut top_p;  // in weights
@@ -43,6 +44,13 @@ struct ScanPartial {
   float max;
   int32_t id;
   int32_t has_bad;  // a NaN or +Inf is among them
+};
+
+// How far all ranks have found the digits of the key at which a filter's prefix ends.
+struct PartBorder {
+  double above;     // the measure of larger keys
+  double wanted;    // by the prefix
+  uint32_t digits;  // the highest ones
 };
 
 // Arguments of every kernel: the call's, and the parts of the workspace.
@@ -56,11 +64,19 @@ struct SampleArgs {
   double* sums;           // [max_rows, num_blocks]
   float* penalty_logits;  // [max_penalties]  of the entry's token before penalties
   float* bias_logits;     // [max_biases]  of the entry's token before bias
+  PartBorder* borders;    // [max_rows]  where ranks have parts
   int32_t num_segments;
   int32_t num_blocks;
+  int32_t mask_words;
+  int32_t first_id = 0;      // of a part of the vocabulary, which is all that other numbers here are of
+  double* totals = nullptr;  // [max_rows]  of a part: sums of weights go there
 
   __device__ float* logits(int64_t row) const { return in.logits + row * in.vocab; }
+  __device__ bool holds(int32_t id) const { return id >= 0 && id < in.vocab; }
 };
+
+SampleArgs make_args(const SampleInput& input, const SampleResult& result, const SampleLimits& limits,
+                     void* workspace);
 
 // Each is one kernel launch.
 void launch_scan(const SampleArgs& args, bool edited_rows_only, cudaStream_t stream);

@@ -306,7 +306,8 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
         tell_terminal_input(options.job.inputs);
         if (options.dry_run) return dry_run(options);
         if (options.autotune) return run_aside(options, make, view, writer, autotune);
-        return run_job(options, make, worker_starter(argc, argv), rank_starter(argc, argv), view, writer);
+        return run_job(options, make, worker_starter(argc, argv, rank_grid(options.job).num_ranks()),
+                       rank_starter(argc, argv), view, writer);
       });
       view.set_exit_code(exit_code);
       let_reader_finish(writer, exit_code);

@@ -28,22 +28,24 @@ constexpr std::string_view kRankFlag = "--rank-process";      // likewise
 constexpr int kSocket = 3, kMemory = 4;
 constexpr std::string_view kGpus = "CUDA_VISIBLE_DEVICES=";
 
-// The one GPU of those that this process sees; "" where it is not among them.
-std::string gpu_of(int index) {
+// GPUs [first, first + count) of those that this process sees, as far as they are among them.
+std::string gpus_of(int first, int count) {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (visible == nullptr) return std::to_string(index);
-  std::stringstream names(visible);
-  std::string name;
-  for (int i = 0; i <= index; ++i)
-    if (!std::getline(names, name, ',')) return "";
-  return name;
+  std::stringstream names(visible == nullptr ? "" : visible);
+  std::string gpus;
+  for (int i = 0; i < first + count; ++i) {
+    std::string name = std::to_string(i);
+    if (visible != nullptr && !std::getline(names, name, ',')) break;
+    if (i >= first) gpus += (gpus.empty() ? "" : ",") + name;
+  }
+  return gpus;
 }
 
-std::vector<std::string> environment_of(int index) {
+std::vector<std::string> environment_of(int first_gpu, int num_gpus) {
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable)
     if (!std::string_view(*variable).starts_with(kGpus)) variables.push_back(*variable);
-  variables.push_back(std::string(kGpus) + gpu_of(index));
+  variables.push_back(std::string(kGpus) + gpus_of(first_gpu, num_gpus));
   return variables;
 }
 
@@ -124,17 +126,17 @@ std::optional<Place> take_arguments(std::string_view flag, int* argc, const char
 
 }  // namespace
 
-StartWorker worker_starter(int argc, const char* const* argv) {
+StartWorker worker_starter(int argc, const char* const* argv, int num_ranks) {
   ::signal(SIGCHLD, SIG_DFL);  // ignored by whoever started this, it would hide how workers end
-  return [argc, argv](int index, int count) {
-    return start_again(argc, argv, kWorkerFlag, index, count, environment_of(index), -1);
+  return [argc, argv, num_ranks](int index, int count) {
+    return start_again(argc, argv, kWorkerFlag, index, count, environment_of(index * num_ranks, num_ranks), -1);
   };
 }
 
 StartRank rank_starter(int argc, const char* const* argv) {
   ::signal(SIGCHLD, SIG_DFL);
   return [argc, argv](int rank, int count, int memory) {
-    return start_again(argc, argv, kRankFlag, rank, count, environment_of(rank), memory);
+    return start_again(argc, argv, kRankFlag, rank, count, environment_of(rank, 1), memory);
   };
 }
 

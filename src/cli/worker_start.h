@@ -9,8 +9,8 @@
 
 namespace llmb {
 
-// The program's arguments outlive it.
-StartWorker worker_starter(int argc, const char* const* argv);
+// The program's arguments outlive it. num_ranks: of each worker, which sees as many GPUs
+StartWorker worker_starter(int argc, const char* const* argv, int num_ranks);
 StartRank rank_starter(int argc, const char* const* argv);
 
 // In a process that was started so: takes the two arguments away, and sets up the process as that worker. None: it is no

@@ -131,17 +131,14 @@ class RankProcesses final : public RankPeers {
 };
 
 // Beside what is checked of ranks on any device.
-std::optional<JobStop> check_gpu_options(const JobOptions& o, const ModelConfig& config, LoadOptions load,
-                                         const std::string& name) {
-  if (o.num_workers > 0)
-    return JobStop{JobEnd::kOptionRefused, name + ": on GPUs not with `workers` yet; leave one of the two out"};
+std::optional<JobStop> check_gpu_options(const JobOptions& o, const std::string& name) {
   if (o.device.starts_with("cuda:"))
     return JobStop{JobEnd::kOptionRefused,
                    name + ": ranks take a GPU each, from the first on; say which with CUDA_VISIBLE_DEVICES, and "
                           "`device` cuda"};
-  if (const Status status = check_gpu_ranks(config, load, rank_grid(o)); !status.ok())
+  if (const Status status = check_gpu_ranks(rank_grid(o)); !status.ok())
     return model_stop(status.with_context(name));
-  if (const Status status = check_rank_gpus(rank_grid(o).num_ranks()); !status.ok())
+  if (const Status status = check_rank_gpus(std::max(1, o.num_workers) * rank_grid(o).num_ranks()); !status.ok())
     return JobStop{JobEnd::kDeviceFault, status.with_context(name).message()};
   return {};
 }
@@ -176,7 +173,7 @@ std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device
   config.mtp.is_used = o.speculation.mtp || !o.speculation.eagle.empty();
   if (const Status status = check_ranked_load(config, load, grid); !status.ok())
     return model_stop(status.with_context(name));
-  return device == DeviceKind::kCuda ? check_gpu_options(o, config, load, name) : std::nullopt;
+  return device == DeviceKind::kCuda ? check_gpu_options(o, name) : std::nullopt;
 }
 
 double rank_patience_ms(const WorkerOrder& order) { return 0.9 * order.watchdog_ms; }

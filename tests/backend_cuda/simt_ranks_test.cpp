@@ -70,14 +70,6 @@ std::vector<Generated> answers_of(Backend& backend, const std::vector<GenerateRe
   return generate_at_random(backend, requests, seed % 2 == 1 ? 64 : 9, 12, seed);
 }
 
-std::unique_ptr<RankedBackend> load_ranks(const ForkedRanksOptions& ranks, const ModelConfig& config,
-                                          const LoadOptions& options) {
-  ForkedRanks made = make_forked_ranks(ranks);
-  const Status status = made.backend->load(config, options);
-  REQUIRE_MESSAGE(status.ok(), status.message());
-  return std::move(made.backend);
-}
-
 }  // namespace
 
 TEST_CASE("golden models over two and four GPUs: the reference's tokens and log probabilities, or refused by name") {
@@ -132,7 +124,7 @@ TEST_CASE("deterministic: bytes do not depend on the timing of any call, nor on 
     for (uint64_t seed = 0; seed < num_runs; ++seed) {
       ForkedRanksOptions ranks;
       ranks.delay_seed = seed;
-      const auto backend = load_ranks(ranks, config, options);
+      const auto backend = load_forked_ranks(ranks, config, options);
       const auto answers = answers_of(*backend, requests, seed + 1);
       if (seed == 0) expected = answers;
       CHECK((answers == expected));
@@ -158,7 +150,7 @@ TEST_CASE("sampling: what is drawn, also over an int8 KV cache, is what one GPU 
   }
   const auto alone = loaded(make_cuda_backend(0), config, options);
   const auto expected = answers_of(*alone, requests);
-  const auto actual = answers_of(*load_ranks({}, config, options), requests, 2);
+  const auto actual = answers_of(*load_forked_ranks({}, config, options), requests, 2);
   for (size_t i = 0; i < requests.size(); ++i) CHECK(actual[i].tokens == expected[i].tokens);
 }
 
@@ -178,7 +170,7 @@ TEST_CASE("int8 weights: about as far from the reference as on one GPU") {
     return sum;
   };
   const double alone = error_of(*loaded(make_cuda_backend(0), config, options));
-  CHECK(error_of(*load_ranks({}, config, options)) <= 2 * alone + 0.01);
+  CHECK(error_of(*load_forked_ranks({}, config, options)) <= 2 * alone + 0.01);
 }
 
 TEST_CASE("ranks have their share of the weights and no more") {
@@ -186,7 +178,7 @@ TEST_CASE("ranks have their share of the weights and no more") {
   const ModelConfig config = config_of_dir(dir);
   const LoadOptions options = rank_options(dir, config, DType::kBF16);
   const auto alone = loaded(make_cuda_backend(0), config, options);
-  const auto divided = load_ranks({}, config, options);
+  const auto divided = load_forked_ranks({}, config, options);
   CHECK(static_cast<double>(divided->info().weight_bytes) <= 1.1 * static_cast<double>(alone->info().weight_bytes));
   CHECK(divided->info().kv.bytes_per_block() == alone->info().kv.bytes_per_block());
 }
@@ -213,17 +205,6 @@ TEST_CASE("a rank that is killed, and one that stops, end the step of all with a
     CHECK(status.code() == StatusCode::kDeviceError);
     CHECK_MESSAGE(status.message().find("rank 1 in step ") != std::string::npos, status.message());
   }
-}
-
-TEST_CASE("options and models that GPUs do not divide yet are refused by name") {
-  const auto message = [](const std::string& dir, const auto& change) {
-    const ModelConfig config = config_of_dir(dir);
-    LoadOptions options = rank_options(dir, config, DType::kBF16);
-    change(options);
-    return make_forked_ranks({}).backend->load(config, options).message();
-  };
-  CHECK(message(fixture("llama-gqa"), [](LoadOptions& o) { o.cpu.quantization = Quantization::kInt4; })
-            .find("quantization int4: not over several GPUs yet") != std::string::npos);
 }
 
 }  // namespace llmb::test

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/e2e/rank_lines.h"
 #include "tests/e2e/run.h"
 
 namespace llmb::test {
@@ -34,14 +35,16 @@ std::string id_rows(int count) {
   return lines;
 }
 
+const std::string kSmall = source_dir() + "/data/fixtures/models/llama-gqa";
+
 std::vector<std::string> command(const std::vector<std::string>& more, int num_gpus = 2, int delay_seed = 0,
-                                 int num_seqs = 4) {
-  const std::string model = source_dir() + "/data/fixtures/models/llama-gqa";
+                                 int num_seqs = 4, const std::string& model = kSmall,
+                                 const std::string& kv_bytes = "2000000") {
   return with({"env", "LLMB_SIMT_DEVICES=" + std::to_string(num_gpus), "LLMB_DELAY_SEED=" + std::to_string(delay_seed),
                kGpuProgram, "-m", model, "--tokenizer", kModel, "--progress", "none", "--device", "cuda",
                "--max-model-len", "64", "--max-num-seqs", std::to_string(num_seqs), "--max-num-batched-tokens", "32",
                "--threads", "1",
-               "--kv-cache-memory-bytes", "2000000", "--dtype", "float32", "--deterministic"},
+               "--kv-cache-memory-bytes", kv_bytes, "--dtype", "float32", "--deterministic"},
               more);
 }
 
@@ -66,6 +69,42 @@ TEST_CASE("two GPUs: the tokens of one, and one set of bytes for all timings and
     CHECK_MESSAGE(other.exit_code == 0, other.err);
     CHECK(stable_output(other.out) == stable_output(plain.out));
   }
+}
+
+TEST_CASE("forms, choices, drafts by a model and swapped blocks, of text: one set of bytes, and the texts of one GPU") {
+  const std::string lines = mixed_lines(9);
+  const auto run = [&](std::vector<std::string> more, int num_gpus, int seed, const std::string& kv_bytes) {
+    if (num_gpus > 1) more = with(kTwoGpus, more);
+    const ProcessResult result = run_process(command(more, num_gpus, seed, 3 + seed, kModel, kv_bytes), lines);
+    CHECK_MESSAGE(result.exit_code == 3, result.err);  // a line is no JSON
+    return stable_output(result.out);
+  };
+  const std::string ample = "2000000", nine_blocks = "150000", draft = "draft:" + source_dir() + "/data/draft-model";
+  const std::string plain = run({"--speculative", "none"}, 2, 0, ample);
+  CHECK(run({"--speculative", draft}, 2, 1, ample) == plain);
+  CHECK(run({"--speculative", "none", "--preemption", "swap"}, 2, 3, nine_blocks) == plain);
+  const auto texts = [](const std::string& out) {
+    std::string all;
+    for (const auto& record : parse_lines(out)) {
+      if (record.contains("text")) all += record["text"].dump();
+      for (const auto& output : record.value("outputs", nlohmann::json::array())) all += output["text"].dump();
+    }
+    return all;
+  };
+  CHECK(texts(run({"--speculative", "none"}, 1, 1, ample)) == texts(plain));
+}
+
+TEST_CASE("two workers of two GPUs each: the bytes of two GPUs") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), id_rows(24));
+  const auto arguments = [&](const std::string& out, const std::vector<std::string>& more) {
+    return with(command(with(kTwoGpus, more), 4), {dir.file("in.jsonl"), "-o", dir.file(out)});
+  };
+  const ProcessResult plain = run_process(arguments("plain.jsonl", {}));
+  REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+  const ProcessResult workers = run_process(arguments("workers.jsonl", {"--workers", "2"}));
+  CHECK_MESSAGE(workers.exit_code == 0, workers.err);
+  CHECK(stable_output(read_file(dir.file("workers.jsonl"))) == stable_output(read_file(dir.file("plain.jsonl"))));
 }
 
 TEST_CASE("a rank on a GPU that is killed or stopped: exit code 9, its name, and the same bytes after more runs") {
@@ -102,9 +141,7 @@ TEST_CASE("too few GPUs, and what several GPUs do not take yet, are refused by n
   };
   CHECK(refusal(kTwoGpus, 9, 1).find("2 ranks need a GPU each, and this machine has 1") != std::string::npos);
   CHECK(refusal({"--pipeline-parallel-size", "2"}, 4).find("not over several GPUs yet") != std::string::npos);
-  CHECK(refusal(with(kTwoGpus, {"--workers", "2"}), 2, 4).find("--workers") != std::string::npos);
-  CHECK(refusal({"--tensor-parallel-size", "2", "--quantization", "int4"}, 4)
-            .find("quantization int4: not over several GPUs yet") != std::string::npos);
+  CHECK(refusal(with(kTwoGpus, {"--workers", "2"}), 9, 3).find("4 ranks need a GPU each") != std::string::npos);
 }
 
 }  // namespace llmb::test

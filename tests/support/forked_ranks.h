@@ -121,4 +121,12 @@ inline ForkedRanks make_forked_ranks(const ForkedRanksOptions& options) {
   return {make_ranked_backend(make_cuda_backend(0, first), first, std::move(peers), options.patience_ms), seen};
 }
 
+// A failed check where they cannot load.
+inline std::unique_ptr<Backend> load_forked_ranks(const ForkedRanksOptions& ranks, const ModelConfig& config,
+                                                  const LoadOptions& options) {
+  ForkedRanks made = make_forked_ranks(ranks);
+  check_ok(made.backend->load(config, options));
+  return std::move(made.backend);
+}
+
 }  // namespace llmb::test

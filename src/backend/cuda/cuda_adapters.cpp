@@ -13,12 +13,12 @@ using cuda::LoraItem;
 using cuda::LoraProduct;
 
 CudaAdapters::CudaAdapters(const ModelConfig& config, DType dtype, std::shared_ptr<AdapterLibrary> library,
-                           int64_t max_bytes, const StepLimits& limits, cudaStream_t stream)
+                           int64_t max_bytes, const StepLimits& limits, cudaStream_t stream, std::optional<LoraShare> rank)
     : config_(config),
       dtype_(dtype),
       num_pages_(static_cast<int32_t>(max_bytes / adapter_page_bytes(config, dtype))),
       stream_(stream),
-      pool_(std::move(library), std::make_unique<PackerForDevice>(config, dtype), max_bytes) {
+      pool_(std::move(library), std::make_unique<PackerForDevice>(config, dtype, std::move(rank)), max_bytes) {
   const int64_t bytes = layout({limits.max_num_tokens, 0, limits.max_num_samples}).end;
   device_ = cuda::DeviceMemory(bytes);
   for (auto& host : host_) host = cuda::PinnedMemory(bytes);

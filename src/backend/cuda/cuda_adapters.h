@@ -27,8 +27,9 @@ namespace llmb {
 //  2. Where a step's rows lie on the device depends on its shape alone, so that a step can be recorded.
 class CudaAdapters {
  public:
+  // config, rank: as PackerForDevice
   CudaAdapters(const ModelConfig& config, DType dtype, std::shared_ptr<AdapterLibrary> library, int64_t max_bytes,
-               const StepLimits& limits, cudaStream_t stream);
+               const StepLimits& limits, cudaStream_t stream, std::optional<LoraShare> rank = std::nullopt);
 
   AdapterStore& store() { return pool_; }
 

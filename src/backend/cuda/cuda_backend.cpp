@@ -141,10 +141,7 @@ class CudaBackend final : public Backend {
     if (files) {
       LLMB_ASSIGN_OR_RETURN(stored_, stays_packed_on_gpu(options.model_dir, config, dtype_, options.cpu.quantization));
     }
-    const bool stays_packed = stored_ != StoredMethod::kNumbers;
-    if (context_ && stays_packed && stored_ != StoredMethod::kMxfp4)
-      return unsupported("weights of int4: not over several GPUs yet; use --device cpu");
-    const bool is_int4 = stays_packed || options.cpu.quantization == Quantization::kInt4;
+    const bool is_int4 = stored_ != StoredMethod::kNumbers || options.cpu.quantization == Quantization::kInt4;
     const bool is_quantised = options.cpu.quantization != Quantization::kNone;
     const int64_t least_bits = is_int4 ? 4 : is_quantised ? 8 : 8 * dtype_bytes(dtype_);
     LLMB_RETURN_IF_ERROR(check_weights_fit(own_, least_bits));
@@ -173,18 +170,20 @@ class CudaBackend final : public Backend {
     return {};
   }
 
-  // The host's memory that was given is that of all ranks.
+  // The host's memory that was given, and that for adapters, is that of all ranks.
   Status take_share() {
-    LLMB_RETURN_IF_ERROR(check_gpu_ranks(config_, options_, context_->part));
-    share_ = share_of(config_, context_->part);
+    LLMB_RETURN_IF_ERROR(check_gpu_ranks(context_->part));
+    share_ = share_of_gpu(config_, context_->part);
     own_ = config_of(config_, *share_);
     options_.swap_space_gib /= context_->part.num_ranks();
+    options_.adapter_bytes /= context_->part.num_ranks();
     return {};
   }
 
   Status join_ranks() {
     const int64_t max_rows = std::max(options_.max_num_batched_tokens, options_.max_num_samples());
-    const CudaRanksLimits limits{max_rows, max_logit_rows(config_, options_), options_.cuda.deterministic};
+    const CudaRanksLimits limits{max_rows, max_logit_rows(config_, options_), kMaxBestTokens,
+                                 options_.cuda.deterministic};
     LLMB_ASSIGN_OR_RETURN(ranks_, CudaRanks::join(context_, config_, limits, stream_->get()));
     return {};
   }
@@ -201,7 +200,9 @@ class CudaBackend final : public Backend {
     o.hopper = cuda::has_hopper_code(stream_->get());
     ops_.emplace(own_, device_, o, stream_->get());
     if (ranks_) ops_->join_ranks(&*ranks_);
-    if (options_.adapters) ops_->add_adapters(options_.adapters, options_.adapter_bytes);
+    std::optional<LoraShare> rank;
+    if (share_) rank = {config_, *share_};
+    if (options_.adapters) ops_->add_adapters(options_.adapters, options_.adapter_bytes, std::move(rank));
     if (options_.pooling) ops_->add_pooling(*options_.pooling);
     for (Flight& flight : flights_) {
       flight.host = cuda::PinnedMemory(ops_->sampled_bytes_with_top());

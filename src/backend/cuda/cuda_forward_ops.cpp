@@ -300,7 +300,6 @@ void CudaOps::clamp(Rows x, float limit, int64_t rows) {
 }
 
 void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
-  if (ranks_ != nullptr) logits = ranks_->whole_logits(logits, rows);
   if (step_.parts.empty()) return sample_rows(logits, first_sample, rows);
   // Padded rows are of no part: nobody looks at what they give.
   for (const SamplePart& part : step_.parts) {
@@ -318,14 +317,17 @@ void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
 
 void CudaOps::sample_rows(Rows logits, int64_t first_sample, int64_t rows) {
   const cuda::SampleInput input{data<float>(logits),        step_.samples + first_sample, step_.bias, step_.penalty,
-                                static_cast<int32_t>(rows), options_.vocab_size,          step_.masks};
+                                static_cast<int32_t>(rows), config_.vocab_size,           step_.masks};
   cuda::SampleResult result = sampled_;
   result.tokens += first_sample;
   result.logprobs += first_sample;
   result.is_finite += first_sample;
   result.top_tokens += first_sample * sampled_.max_top;
   result.top_logprobs += first_sample * sampled_.max_top;
-  cuda::sample(input, needs_, result, sample_limits_, sample_workspace_.data(), stream_);
+  void* const workspace = sample_workspace_.data();
+  if (ranks_ != nullptr)
+    return cuda::sample_parts(input, needs_, result, sample_limits_, workspace, ranks_->sampling(), stream_);
+  cuda::sample(input, needs_, result, sample_limits_, workspace, stream_);
 }
 
 }  // namespace llmb

@@ -93,7 +93,7 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
   alibi_slopes_ = upload_array(config.alibi_slopes, stream);
   allocate_attention();
   experts_workspace_ = experts_workspace(config, options);
-  sample_limits_ = {static_cast<int32_t>(options.max_logit_rows), options.vocab_size, options.limits.max_num_penalties,
+  sample_limits_ = {static_cast<int32_t>(options.max_logit_rows), config.vocab_size, options.limits.max_num_penalties,
                     options.limits.max_num_biases};
   sample_workspace_ = zeroed(cuda::sample_workspace_bytes(sample_limits_), stream);
   lay_out_samples();
@@ -177,8 +177,8 @@ Status CudaOps::add_states(const LoadOptions& load, BackendInfo* info) {
   return {};
 }
 
-void CudaOps::add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes) {
-  adapters_.emplace(config_, options_.dtype, std::move(library), max_bytes, options_.limits, stream_);
+void CudaOps::add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes, std::optional<LoraShare> rank) {
+  adapters_.emplace(config_, options_.dtype, std::move(library), max_bytes, options_.limits, stream_, std::move(rank));
 }
 
 // 0: not known.

@@ -80,8 +80,9 @@ class CudaOps final : public Ops {
   // The config is that of a rank with a share of the model: partial sums are summed over ranks from now on. They
   // outlive this.
   void join_ranks(CudaRanks* ranks) { ranks_ = ranks; }
-  void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes);  // that plans may name
-  CudaAdapters* adapters() { return adapters_ ? &*adapters_ : nullptr; }          // null: no plan names any
+  // That plans may name. rank: PackerForDevice
+  void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes, std::optional<LoraShare> rank);
+  CudaAdapters* adapters() { return adapters_ ? &*adapters_ : nullptr; }  // null: no plan names any
   void add_pooling(const Pooling& pooling) {                                      // steps give vectors
     pooling_.emplace(config_, pooling, options_.dtype, options_.limits, stream_);
   }
@@ -125,6 +126,8 @@ class CudaOps final : public Ops {
   void lora(const AdaptedProduct& product, Rows x, int64_t rows, Rows out) override {
     adapters_->lora(product, x, rows, out);
   }
+  void adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows,
+                      Rows out) override;
   void lora_embedding(int64_t, Rows out) override { adapters_->lora_embedding(step_.tokens, out); }
   void rms_norm_over_ranks(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows) override;
   void layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight,

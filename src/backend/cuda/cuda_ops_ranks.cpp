@@ -10,6 +10,13 @@ void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out)
   if (ranks_ != nullptr && cuda_linear(weight).is_partial_sum()) ranks_->sum(out, rows);
 }
 
+// A rank's part of a sum is added to by adapters before it is summed.
+void CudaOps::adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
+  multiply(cuda_linear(weight), x, rows, out);
+  adapters_->lora(product, x, rows, out);
+  if (ranks_ != nullptr && cuda_linear(weight).is_partial_sum()) ranks_->sum(out, rows);
+}
+
 // Each row is one rank's; zeros of the others leave it as it is.
 void CudaOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
   const TokenId* const tokens = ranks_ != nullptr ? ranks_->own_tokens(step_.tokens, rows) : step_.tokens;

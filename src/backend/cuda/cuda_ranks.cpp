@@ -15,6 +15,16 @@ constexpr int64_t kPiece = 64;  // elements of a part, or whole multiples of the
 
 }  // namespace
 
+ModelShare share_of_gpu(const ModelConfig& config, const RankPart& part) {
+  ModelShare share = share_of(config, part);
+  const int64_t num_kv = config.num_key_value_heads, size = part.tensor_size, rank = part.tensor_rank();
+  if (num_kv < size) return share;
+  const int64_t group = config.num_attention_heads / num_kv;
+  share.kv_heads = {rank * num_kv / size, (rank + 1) * num_kv / size};
+  share.q_heads = {share.kv_heads.begin * group, share.kv_heads.end * group};
+  return share;
+}
+
 Result<std::unique_ptr<CudaRanks>> CudaRanks::join(std::shared_ptr<RankContext> context, const ModelConfig& whole,
                                                    const CudaRanksLimits& limits, cudaStream_t stream) {
   const SharedRanks& ranks = *context->ranks;
@@ -34,18 +44,19 @@ CudaRanks::CudaRanks(std::shared_ptr<RankContext> context, const ModelConfig& wh
       collectives_(std::move(collectives)),
       tokens_(limits.max_num_tokens * int64_t{sizeof(TokenId)}) {
   const int64_t size = collectives_->size();
-  for (RankPart part = context_->part; vocab_ends_.size() < static_cast<size_t>(size);) {
-    part.rank = static_cast<int32_t>(vocab_ends_.size());
-    const Range vocab = share_of(whole, part).vocab;
-    most_vocab_ = std::max(most_vocab_, vocab.count());
-    vocab_ends_.push_back(static_cast<int32_t>(vocab.end));
-  }
   if (limits.deterministic)
     parts_ = cuda::DeviceMemory(std::min(
         kPartsBytes,
         size * ceil_div(limits.max_num_tokens * whole.hidden_size, kPiece) * kPiece * int64_t{sizeof(float)}));
-  logit_parts_ = cuda::DeviceMemory(size * limits.max_logit_rows * most_vocab_ * int64_t{sizeof(float)});
-  logits_ = cuda::DeviceMemory(limits.max_logit_rows * int64_t{whole.vocab_size} * int64_t{sizeof(float)});
+  const cuda::SampleLimits sampled{static_cast<int32_t>(limits.max_logit_rows)};
+  sample_mail_ = cuda::DeviceMemory(size * cuda::sample_mail_bytes(sampled, limits.max_top));
+  cuda::check(cudaMemsetAsync(sample_mail_.data(), 0, static_cast<size_t>(sample_mail_.bytes()), stream),
+              "cudaMemsetAsync");
+  sampling_ = {collectives_->rank(),   collectives_->size(),         static_cast<int32_t>(share_.vocab.begin),
+               whole.vocab_size,       sample_mail_.data<uint8_t>(), [this](int64_t bytes) {
+                 uint8_t* const mail = sample_mail_.data<uint8_t>();
+                 collectives_->all_gather(mail + collectives_->rank() * bytes, bytes, mail, stream_);
+               }};
   if (whole.qk_norm == QkNorm::kAllHeads)
     square_sums_ = cuda::DeviceMemory((size + 1) * (limits.max_num_tokens + 1) * int64_t{sizeof(float)});
   watch_.emplace(context_, [this] { collectives_->abort(); });
@@ -117,18 +128,6 @@ const TokenId* CudaRanks::own_tokens(const TokenId* tokens, int64_t rows) {
 
 void CudaRanks::clear_other_rows(const TokenId* tokens, int64_t rows, Rows x) {
   cuda::clear_other_rows(tokens, share_.vocab.begin, share_.vocab.count(), rows, x.width, data<float>(x), stream_);
-}
-
-Rows CudaRanks::whole_logits(Rows own, int64_t rows) {
-  LLMB_CHECK(rows <= limits_.max_logit_rows && own.width == share_.vocab.count());
-  const int64_t part = rows * most_vocab_;  // as much of each rank
-  float* const own_part = logit_parts_.data<float>() + collectives_->rank() * part;
-  cuda::check(cudaMemcpyAsync(own_part, own.data, static_cast<size_t>(rows * own.width) * sizeof(float),
-                              cudaMemcpyDeviceToDevice, stream_),
-              "cudaMemcpyAsync");
-  collectives_->all_gather(own_part, part * int64_t{sizeof(float)}, logit_parts_.data(), stream_);
-  cuda::join_columns(logit_parts_.data<const float>(), vocab_ends_, most_vocab_, rows, logits_.data<float>(), stream_);
-  return {logits_.data(), DType::kF32, vocab_ends_.back()};
 }
 
 void CudaRanks::rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows) {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "backend/cuda/device_collectives.h"
 #include "backend/cuda/rank_watch.h"
@@ -14,13 +13,19 @@
 #include "core/model_config.h"
 #include "core/rank_part.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/sample_parts.h"
 #include "model/ops.h"
 
 namespace llmb {
 
+// As share_of(), but where there are as many sets of keys and values as ranks, their groups of heads are not parted, as
+// attention's kernels take whole ones. A rank needs no more of them for it.
+ModelShare share_of_gpu(const ModelConfig& config, const RankPart& part);
+
 struct CudaRanksLimits {
   int64_t max_num_tokens = 0;
   int64_t max_logit_rows = 0;
+  int32_t max_top = 0;  // of the best tokens of a row
   bool deterministic = false;  // sums are added in the order of ranks, whatever NCCL would do
 };
 
@@ -49,8 +54,8 @@ class CudaRanks {
   // The tokens as rows of this rank's part of the vocabulary, and zeros where they are in another one's.
   const TokenId* own_tokens(const TokenId* tokens, int64_t rows);
   void clear_other_rows(const TokenId* tokens, int64_t rows, Rows x);
-  // All ranks' logits side by side, to be used until the next call.
-  Rows whole_logits(Rows own, int64_t rows);
+  // Sampling rows of this rank's logits needs it: they are of a part of the vocabulary.
+  const cuda::SampleRanks& sampling() const { return sampling_; }
   // Ops::rms_norm_over_ranks.
   void rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows);
 
@@ -65,13 +70,11 @@ class CudaRanks {
   const CudaRanksLimits limits_;
   const cudaStream_t stream_;
   const std::unique_ptr<DeviceCollectives> collectives_;
-  std::vector<int32_t> vocab_ends_;  // [size]  of the ranks' parts
-  int64_t most_vocab_ = 0;           // of any rank
-  cuda::DeviceMemory tokens_;        // [max_num_tokens]
-  cuda::DeviceMemory parts_;         // of sums, of all ranks
-  cuda::DeviceMemory logit_parts_;   // [size, max_logit_rows * most_vocab_] fp32
-  cuda::DeviceMemory logits_;        // [max_logit_rows, vocab_size] fp32
-  cuda::DeviceMemory square_sums_;   // [max_num_tokens + 1] fp32, then [size, max_num_tokens + 1]; where norms need it
+  cuda::DeviceMemory tokens_;       // [max_num_tokens]
+  cuda::DeviceMemory parts_;        // of sums, of all ranks
+  cuda::DeviceMemory sample_mail_;  // [size, sample_mail_bytes]
+  cuda::SampleRanks sampling_;
+  cuda::DeviceMemory square_sums_;  // [max_num_tokens + 1] fp32, then [size, max_num_tokens + 1]; where norms need it
   std::optional<RankWatch> watch_;   // last: it uses the rest
 };
 

@@ -23,12 +23,6 @@ constexpr int64_t kLeastPageBytes = int64_t{64} << 10;
 
 int64_t whole_packs(int64_t bytes) { return ceil_div(bytes, 16) * 16; }
 
-std::span<const LoraModule> modules_of(const LoraAdapter& adapter, int32_t num_layers, int64_t product) {
-  if (product < num_adapted_products(num_layers))
-    return adapter.modules(product / kNumProjections, static_cast<Projection>(product % kNumProjections));
-  return {adapter.embedding(), adapter.embedding() != nullptr ? size_t{1} : size_t{0}};
-}
-
 // Rows one behind the other, from page to page.
 class PageWriter {
  public:
@@ -87,18 +81,19 @@ void store(float value, DType dtype, int64_t index, uint8_t* to) {
 // Rows of A by rank, or of an embedding by token.
 void store_a(const LoraModule& module, bool is_table, DType dtype, const RowsInPages& to) {
   std::vector<float> row(static_cast<size_t>(module.a.cols));
+  const float* const inputs = row.data() + module.a_columns.begin;
   for (int64_t r = 0; r < module.rank(); ++r) {
     read_floats(module.a, r, row.data());
-    for (int64_t k = 0; k < module.a.cols; ++k) {
-      if (is_table) store(row[k], dtype, r, to.row(k));
-      else store(row[k], dtype, k, to.row(r));
+    for (int64_t k = 0; k < module.in_features(); ++k) {
+      if (is_table) store(inputs[k], dtype, r, to.row(k));
+      else store(inputs[k], dtype, k, to.row(r));
     }
   }
 }
 
 void store_b_transposed(const LoraModule& module, DType dtype, const RowsInPages& to) {
   std::vector<float> row(static_cast<size_t>(module.rank()));
-  for (int64_t column = 0; column < module.b.rows; ++column) {
+  for (int64_t column = 0; column < module.num_columns(); ++column) {
     read_floats(module.b, module.row_of_column(column), row.data());
     for (int64_t r = 0; r < module.rank(); ++r) store(row[r], dtype, column, to.row(r));
   }
@@ -136,6 +131,20 @@ int64_t adapter_page_bytes(const ModelConfig& config, DType dtype) {
   return std::max(kLeastPageBytes, ceil_div(widest * dtype_bytes(dtype), int64_t{4096}) * 4096);
 }
 
+// A rank has its part of each product's, and the whole of the embedding's, which it adds behind the sum over ranks.
+std::vector<LoraModule> PackerForDevice::modules_at(const LoraAdapter& adapter, int64_t product) const {
+  if (product == num_adapted_products(num_layers_)) {
+    if (adapter.embedding() == nullptr) return {};
+    return {*adapter.embedding()};
+  }
+  const int64_t layer = product / kNumProjections;
+  const auto projection = static_cast<Projection>(product % kNumProjections);
+  if (rank_ && layer == num_layers_) return modules_of_rank(adapter, *rank_, layer - 1, Projection::kLmHead);
+  if (rank_) return modules_of_rank(adapter, *rank_, layer, projection);
+  const std::span<const LoraModule> modules = adapter.modules(layer, projection);
+  return {modules.begin(), modules.end()};
+}
+
 // Products, places and pages; addresses stay unset.
 void PackerForDevice::lay_out(const LoraAdapter& adapter, PackedForDevice* packed, int64_t* num_pages) const {
   const auto count = static_cast<size_t>(num_lora_products(num_layers_));
@@ -146,7 +155,7 @@ void PackerForDevice::lay_out(const LoraAdapter& adapter, PackedForDevice* packe
   PageWriter writer(page_bytes_);
   for (size_t i = 0; i < count; ++i) {
     LoraProduct& product = packed->products[i];
-    const auto modules = modules_of(adapter, num_layers_, static_cast<int64_t>(i));
+    const std::vector<LoraModule> modules = modules_at(adapter, static_cast<int64_t>(i));
     LLMB_CHECK(modules.size() <= kMaxLoraParts);
     for (size_t p = 0; p < kMaxLoraParts; ++p) {
       LoraPart& part = product.parts[p];
@@ -154,14 +163,14 @@ void PackerForDevice::lay_out(const LoraAdapter& adapter, PackedForDevice* packe
       if (p >= modules.size()) continue;
       const LoraModule& module = modules[p];
       const int64_t rank = module.rank(), element = dtype_bytes(dtype_);
-      const bool is_table = &module == adapter.embedding();
+      const bool is_table = i + 1 == count;
       part.rank_end = product.num_ranks += static_cast<int32_t>(rank);
       part.out_column = static_cast<int32_t>(module.out_column);
-      part.num_columns = static_cast<int32_t>(module.b.rows);
+      part.num_columns = static_cast<int32_t>(module.num_columns());
       part.scale = module.scale;
-      const int64_t rows = is_table ? module.a.cols : rank, width = is_table ? rank : module.a.cols;
+      const int64_t inputs = module.in_features(), rows = is_table ? inputs : rank, width = is_table ? rank : inputs;
       packed->a[i * kMaxLoraParts + p] = writer.place(rows, width * element, &part.a);
-      packed->b[i * kMaxLoraParts + p] = writer.place(rank, module.b.rows * element, &part.b);
+      packed->b[i * kMaxLoraParts + p] = writer.place(rank, module.num_columns() * element, &part.b);
     }
   }
   *num_pages = writer.num_pages();
@@ -180,15 +189,15 @@ std::shared_ptr<const PackedAdapter> PackerForDevice::pack(const LoraAdapter& ad
   lay_out(adapter, packed.get(), &num_pages);
   packed->bytes.resize(static_cast<size_t>(num_pages * page_bytes_));
   for (size_t i = 0; i < packed->products.size(); ++i) {
-    const auto modules = modules_of(adapter, num_layers_, static_cast<int64_t>(i));
+    const std::vector<LoraModule> modules = modules_at(adapter, static_cast<int64_t>(i));
     for (size_t p = 0; p < modules.size(); ++p) {
       const LoraModule& module = modules[p];
       const LoraPart& part = packed->products[i].parts[p];
-      const bool is_table = &module == adapter.embedding();
-      const int64_t element = dtype_bytes(dtype_), a_row = (is_table ? module.rank() : module.a.cols) * element;
+      const bool is_table = i + 1 == packed->products.size();
+      const int64_t element = dtype_bytes(dtype_), a_row = (is_table ? module.rank() : module.in_features()) * element;
       store_a(module, is_table, dtype_, RowsInPages(part.a, packed->a[i * kMaxLoraParts + p], a_row, *packed));
       store_b_transposed(module, dtype_,
-                         RowsInPages(part.b, packed->b[i * kMaxLoraParts + p], module.b.rows * element, *packed));
+                         RowsInPages(part.b, packed->b[i * kMaxLoraParts + p], module.num_columns() * element, *packed));
     }
   }
   return packed;

@@ -5,12 +5,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/model_config.h"
 #include "core/types.h"
 #include "kernels/cuda/lora.h"
 #include "model/adapter_pool.h"
+#include "model/lora_share.h"
 
 namespace llmb {
 
@@ -40,18 +43,24 @@ int64_t adapter_page_bytes(const ModelConfig& config, DType dtype);
 
 class PackerForDevice final : public AdapterPacker {
  public:
-  PackerForDevice(const ModelConfig& config, DType dtype)
-      : num_layers_(config.num_hidden_layers), dtype_(dtype), page_bytes_(adapter_page_bytes(config, dtype)) {}
+  // config: of what this one computes. rank: of several; none: it computes the whole model.
+  PackerForDevice(const ModelConfig& config, DType dtype, std::optional<LoraShare> rank = std::nullopt)
+      : num_layers_(config.num_hidden_layers),
+        dtype_(dtype),
+        page_bytes_(adapter_page_bytes(config, dtype)),
+        rank_(std::move(rank)) {}
 
   int64_t num_bytes(const LoraAdapter& adapter) const override;
   std::shared_ptr<const PackedAdapter> pack(const LoraAdapter& adapter) const override;
 
  private:
+  std::vector<LoraModule> modules_at(const LoraAdapter& adapter, int64_t product) const;
   void lay_out(const LoraAdapter& adapter, PackedForDevice* packed, int64_t* num_pages) const;
 
   const int32_t num_layers_;
   const DType dtype_;
   const int64_t page_bytes_;
+  const std::optional<LoraShare> rank_;
 };
 
 }  // namespace llmb

@@ -140,27 +140,12 @@ Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, 
   return {};
 }
 
-Status check_gpu_ranks(const ModelConfig& config, const LoadOptions& options, const RankPart& grid) {
+Status check_gpu_ranks(const RankPart& grid) {
   const auto refused = [](const std::string& what) {
     return unsupported(what + ": not over several GPUs yet; use --device cpu, or leave it out");
   };
   if (grid.num_stages > 1) return refused("stages of layers");
   if (grid.context_size > 1) return refused("ranks that share out rows or divide keys and values");
-  if (options.adapters) return refused("adapters");
-  if (options.cpu.quantization == Quantization::kInt4 || options.cpu.quantization == Quantization::kFp8)
-    return refused(std::string("quantization ") + quantization_name(options.cpu.quantization));
-  LLMB_RETURN_IF_ERROR(check_ranks(config, grid.tensor_size, 1));
-  if (config.has_latent()) return {};
-  const int64_t group = config.num_attention_heads / config.num_key_value_heads;
-  for (RankPart part = grid; part.rank < grid.num_ranks(); ++part.rank) {
-    const ModelShare share = share_of(config, part);
-    const bool has_whole_groups = share.q_heads.begin == share.kv_heads.begin * group &&
-                                  share.q_heads.count() == share.kv_heads.count() * group;
-    if (!has_whole_groups && share.kv_heads.count() > 1)
-      return refused(std::to_string(config.num_attention_heads) + " heads with " +
-                     std::to_string(config.num_key_value_heads) + " sets of keys and values among " +
-                     std::to_string(grid.tensor_size) + " ranks");
-  }
   return {};
 }
 

@@ -71,23 +71,6 @@ TEST_CASE("tokens of another part become row 0, and their rows zeros") {
     }
 }
 
-TEST_CASE("join_columns puts uneven parts side by side") {
-  const std::vector<int32_t> ends = {96, 160, 161, 500};
-  const int64_t most = 339;
-  for (const int64_t rows : {1, 2, 5}) {
-    const std::vector<float> parts = random_normal(4 * rows * most, 5);
-    DeviceArray<float> p(parts), out(static_cast<size_t>(rows * 500));
-    join_columns(p.data(), ends, most, rows, out.data(), nullptr);
-    std::vector<float> expected;
-    for (int64_t row = 0; row < rows; ++row)
-      for (int64_t part = 0, begin = 0; part < 4; begin = ends[part++])
-        for (int64_t c = 0; c < ends[part] - begin; ++c)
-          expected.push_back(parts[part * rows * most + row * (ends[part] - begin) + c]);
-    CHECK(out.holds(expected));
-    CHECK(out.check_guards());
-  }
-}
-
 TEST_CASE_TEMPLATE("a norm over parts of columns is as close to fp64 as the sums allow", T, float, __nv_bfloat16,
                    __half) {
   for (const int64_t width : {1, 31, 32, 100})

@@ -1,0 +1,225 @@
+// Swapping, choices, beams, forms and drafts over GPUs that compute a model together. The
+// bytes are those without, whatever the timing; and where arithmetic is not in question, the answers of transformers.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/layer_groups.h"
+#include "engine/engine.h"
+#include "model/config_loader.h"
+#include "tests/backend_cuda/drafted_job.h"
+#include "tests/support/beam_lines.h"
+#include "tests/support/forked_ranks.h"
+#include "tests/support/golden.h"
+#include "tests/support/listed_requests.h"
+#include "tests/support/scheduled_run.h"
+#include "tests/support/scripted_proposer.h"
+#include "tests/support/toy_constraint.h"
+#include "tests/support/window_requests.h"
+
+namespace llmb::test {
+namespace {
+
+std::string fixture(const std::string& name) { return source_dir() + "/data/fixtures/models/" + name; }
+
+LoadOptions options_for(const std::string& model, DType dtype, DType kv_dtype, int32_t num_blocks) {
+  LoadOptions o;
+  o.model_dir = fixture(model);
+  o.groups_layers = true;
+  o.block_size = 8;
+  o.num_blocks_override = num_blocks;
+  o.max_num_seqs = 6;
+  o.max_num_batched_tokens = 40;
+  o.max_model_len = 64;
+  o.num_threads = 1;
+  o.dtype = dtype;
+  o.kv_cache_dtype = kv_dtype;
+  o.cuda.deterministic = true;
+  return o;
+}
+
+// Ranks whose calls wait at random. Rank 0's device works by itself, too, once it has loaded, as plans are submitted
+// while others run; so nothing may be loaded beside it.
+class RanksAtWork final : public Backend {
+ public:
+  explicit RanksAtWork(uint64_t delay_seed) {
+    ForkedRanksOptions ranks;
+    ranks.delay_seed = delay_seed;
+    ranks_ = make_forked_ranks(ranks).backend;
+  }
+  Status load(const ModelConfig& config, const LoadOptions& options) override {
+    const Status status = ranks_->load(config, options);
+    if (status.ok()) device_.emplace();
+    return status;
+  }
+  const BackendInfo& info() const override { return ranks_->info(); }
+  Status submit(const StepPlan& plan) override { return ranks_->submit(plan); }
+  Status wait(StepOutput* output) override { return ranks_->wait(output); }
+
+ private:
+  std::unique_ptr<Backend> ranks_;
+  std::optional<simt::Background> device_;
+};
+
+std::unique_ptr<Backend> load(const LoadOptions& options, uint64_t delay_seed) {
+  return loaded(std::make_unique<RanksAtWork>(delay_seed), *load_model_config(options.model_dir), options);
+}
+
+SchedulerConfig scheduler_for(int32_t max_num_seqs, int32_t max_num_batched_tokens) {
+  SchedulerConfig config;
+  config.max_num_seqs = max_num_seqs;
+  config.max_num_batched_tokens = max_num_batched_tokens;
+  config.max_model_len = 64;
+  config.enable_prefix_caching = true;
+  return config;
+}
+
+TEST_CASE("sequences that are preempted, computed again or swapped, in KV caches of 16 and 8 bits: no bit changes") {
+  const std::pair<const char*, DType> cases[] = {{"llama-gqa", DType::kBF16},
+                                                 {"llama-gqa", DType::kI8},
+                                                 {"llama-gqa", DType::kF8},
+                                                 {"qwen2-window", DType::kBF16},
+                                                 {"qwen2-window", DType::kF8}};
+  for (const auto& [model, kv_dtype] : cases) {
+    CAPTURE(model);
+    CAPTURE(dtype_name(kv_dtype));
+    const auto requests = window_requests({25, 30, 17}, 26);
+    ScheduledRun expected;
+    bool has_windows = false;
+    LoadOptions few = options_for(model, DType::kBF16, kv_dtype, 100);
+    {
+      const auto ample = load(few, 0);
+      expected = run_scheduled(*ample, scheduler_for(4, 40), nullptr, requests);
+      CHECK(expected.num_preemptions == 0);
+      const std::vector<int32_t>& windows = ample->info().kv.groups.windows;
+      has_windows = windows.size() > 1;
+      few.num_blocks_override = static_cast<int32_t>(max_live_blocks(windows, 8, 9, 8)) + 2;
+    }
+    few.swap_space_gib = 1;
+    const auto small = load(few, 7);
+    CHECK(small->info().num_host_blocks == small->info().kv.num_blocks);
+    for (const PreemptionMode mode : {PreemptionMode::kSwap, PreemptionMode::kRecompute}) {
+      SchedulerConfig config = scheduler_for(4, 9);
+      config.preemption = mode;
+      const ScheduledRun run = run_scheduled(*small, config, nullptr, requests);
+      CHECK((run.answers == expected.answers));
+      if (has_windows) continue;  // one sequence alone may need as many blocks as three do
+      CHECK(run.num_preemptions > 0);
+      CHECK((run.num_swaps_out > 0) == (mode == PreemptionMode::kSwap));
+    }
+  }
+}
+
+TEST_CASE("choices that share a prompt, and prompts that begin alike: the bits of each alone") {
+  const auto backend = load(options_for("llama-gqa", DType::kBF16, DType::kBF16, 100), 3);
+  std::vector<std::shared_ptr<const Request>> requests;
+  for (const int32_t length : {7, 16, 17, 30}) requests.push_back(request_with_choices(length, 4, 9));
+  requests.push_back(requests.back());
+  const ScheduledAnswers expected = choices_alone(*backend, requests, 40);
+  for (const auto& [seqs, tokens] : {std::pair{6, 40}, std::pair{3, 7}}) {
+    const ScheduledRun run = run_scheduled(*backend, scheduler_for(seqs, tokens), nullptr, requests);
+    CHECK((run.answers == expected));
+    CHECK(run.num_shared_rows > 0);
+  }
+}
+
+TEST_CASE("beams over ranks are token for token those of transformers, in fp32") {
+  std::map<std::string, std::vector<nlohmann::json>> by_model;
+  for (const auto& line : read_json_lines(source_dir() + "/data/fixtures/beams-models.jsonl"))
+    by_model[line.at("model").get<std::string>()].push_back(line);
+  for (const std::string model : {"llama-gqa", "gemma2"}) {
+    CAPTURE(model);
+    LoadOptions o = options_for(model, DType::kF32, DType::kF32, 200);
+    const ModelConfig config = *load_model_config(o.model_dir);
+    o.groups_layers = false;
+    o.block_size = 16;
+    o.max_num_seqs = 32;
+    o.max_num_batched_tokens = 64;
+    o.max_model_len = config.max_position_embeddings;
+    check_beam_lines(*load(o, 5), config, by_model.at(model));
+  }
+}
+
+TEST_CASE("rows with forms: one GPU's tokens, beside rows without, also where a token has no choice") {
+  const LoadOptions options = options_for("llama-gqa", DType::kF32, DType::kF32, 100);
+  const ModelConfig config = *load_model_config(options.model_dir);
+  std::vector<std::shared_ptr<Request>> requests;
+  for (int i = 0; i < 10; ++i) {
+    auto request = std::make_shared<Request>(*request_with_choices(5 + 3 * i, 1, 10));
+    request->params.sampling.temperature = i % 2 == 0 ? 0 : 1;
+    const std::vector<TokenId> ends = {3};
+    if (i % 3 != 2) request->constraint = std::make_shared<ToyConstraint>(i, config.vocab_size, 3, ends, i % 3);
+    requests.push_back(std::move(request));
+  }
+  const auto answers_of = [&](Backend& backend, int32_t max_num_seqs) {
+    SchedulerConfig scheduler = scheduler_for(max_num_seqs, 40);
+    scheduler.num_blocks = backend.info().kv.num_blocks;
+    scheduler.block_size = 8;
+    ListSource source(requests);
+    ListSink sink;
+    SteadyClock clock;
+    const std::atomic<int> interrupted{0};
+    Engine engine({.scheduler = scheduler, .model = config, .num_threads = 2}, backend, nullptr, clock, source, sink,
+                  interrupted, {});
+    check_ok(engine.run());
+    std::vector<std::vector<TokenId>> answers;
+    for (const auto& [ordinal, item] : sink.items) {
+      CHECK(!item.completion.error);
+      answers.push_back(item.completion.choices[0].token_ids);
+    }
+    return answers;
+  };
+  const auto expected = answers_of(*loaded(make_cuda_backend(0), config, options), 6);
+  const auto ranks = load(options, 2);
+  for (const int32_t max_num_seqs : {6, 1}) CHECK((answers_of(*ranks, max_num_seqs) == expected));
+}
+
+TEST_CASE("verified drafts, in chains and trees, change no bit") {
+  LoadOptions options = options_for("llama-gqa", DType::kBF16, DType::kBF16, 100);
+  options.max_num_drafts = 14;
+  const auto backend = load(options, 4);
+  std::vector<std::shared_ptr<const Request>> requests;
+  for (const int32_t length : {1, 8, 17}) requests.push_back(request_with_choices(length, 2, 20));
+  const ScheduledRun plain = run_scheduled(*backend, scheduler_for(6, 40), nullptr, requests);
+  for (const double tree_rate : {0.0, 0.9}) {
+    ScriptedProposer proposer(tokens_of(requests, plain.answers), 128,
+                              {.propose_rate = 0.9, .right_rate = 0.6, .tree_rate = tree_rate}, 7);
+    SchedulerConfig config = scheduler_for(6, 40);
+    config.max_num_drafts = 14;
+    config.max_drafts_per_group = 6;
+    config.allows_trees = tree_rate > 0;
+    const ScheduledRun drafted = run_scheduled(*backend, config, &proposer, requests);
+    CHECK((drafted.answers == plain.answers));
+    CHECK(drafted.num_given - drafted.num_groups > 10);
+    CHECK((drafted.num_trees > 0) == config.allows_trees);
+  }
+}
+
+TEST_CASE("drafts by lookup, by a model, by the model's first layers and by lookahead change no byte") {
+  EngineJobOptions o = deterministic_cuda_job(fixture("llama-gqa"));
+  uint64_t seed = 0;
+  o.make_backend = [&seed] { return std::make_unique<RanksAtWork>(seed++); };
+  const std::string same_model = "/data/fixtures/models/llama-gqa";
+  for (const DraftBy by : {DraftBy::kModel, DraftBy::kLayers, DraftBy::kLookahead}) {
+    CAPTURE(static_cast<int>(by));
+    const SpeculationMetrics metrics =
+        check_same_bytes(o, {.by = by,
+                             .num_layers = 1,
+                             .model = same_model,
+                             .max_tokens = 3,
+                             .max_model_len = 32,
+                             .num_blocks = 12,
+                             .max_num_batched_tokens = 16,
+                             .looks_up = true});
+    CHECK(metrics.drafters.back().num_drafted > 0);
+  }
+}
+
+}  // namespace
+}  // namespace llmb::test
