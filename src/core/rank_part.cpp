@@ -120,7 +120,7 @@ Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_s
   if (config.hidden_size_per_layer_input > 0) return refused("inputs of layers");
   for (const LayerConfig& layer : config.layers)
     if (layer.kv_layer >= 0) return refused("layers with the keys and values of others");
-  if (config.has_states() && context_size > 1) return refused("recurrent states, whose rows follow each other,");
+  if (config.has_states() && context_size > 1) return refused("recurrent states, whose rows follow each other");
   if (config.scale_by_inverse_layer && num_stages > 1) return refused("scores that are scaled by layer");
   if (config.num_hidden_layers < num_stages)
     return cannot_divide("num_hidden_layers", config.num_hidden_layers, num_stages);
