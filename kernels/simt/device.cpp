@@ -6,6 +6,7 @@
 #include "kernels/simt/device_state.h"
 #include "kernels/simt/settings.h"
 #include "kernels/simt/stream.h"
+#include "kernels/simt/stream_order.h"
 #include "kernels/simt/symbol_name.h"
 
 namespace llmb::simt {
@@ -27,8 +28,8 @@ struct Device {
   uint64_t failing_call = 0;  // 0: none
   cudaError_t failure = cudaSuccess;
   bool failure_stays = false;
-  uint32_t eager_percent = 0;
-  uint64_t eager_draws = 0;
+  uint32_t eager_percent = 0, interleaved_percent = 0;
+  uint64_t eager_draws = 0, order_draws = 0;
   size_t num_bytes = size_t{8} << 30;
   int major = 9;
   int minor = 0;
@@ -74,7 +75,7 @@ cudaError_t Call::result(cudaError_t error) {
 void set_seed(uint64_t seed) {
   const std::lock_guard lock(device().mutex);
   device().seed = seed;
-  device().num_launches = device().eager_draws = 0;
+  device().num_launches = device().eager_draws = device().order_draws = 0;
 }
 
 uint64_t next_launch_seed() { return mix(device().seed * 0x9E3779B97F4A7C15u + device().num_launches++); }
@@ -135,6 +136,21 @@ void set_num_devices(int count) {
 bool draw_eager() {
   Device& state = device();
   return state.eager_percent > 0 && mix(~state.seed + state.eager_draws++) % 100 < state.eager_percent;
+}
+
+void set_interleaving(uint32_t percent) {
+  const std::lock_guard lock(device().mutex);
+  device().interleaved_percent = percent;
+}
+
+uint64_t draw_below(uint64_t count) {
+  Device& state = device();
+  return mix(state.seed * 0xD1B54A32D192ED03u + state.order_draws++) % count;
+}
+
+bool draw_interleaved() {
+  const uint32_t percent = device().interleaved_percent;
+  return percent > 0 && draw_below(100) < percent;
 }
 
 size_t device_bytes() { return device().num_bytes; }

@@ -36,7 +36,8 @@ bool all_joined(const std::vector<GraphNode>& nodes, const std::vector<size_t>& 
   return true;
 }
 
-// Any node whose predecessors are done may be next.
+// Any node whose predecessors are done may be next: one by chance; or the one that could last, so that a chain of nodes runs
+// as far as it gets ahead of the others; or the one that could first.
 void replay(const std::vector<GraphNode>& nodes) {
   std::vector<size_t> num_waits(nodes.size(), 0);
   std::vector<std::vector<size_t>> successors(nodes.size());
@@ -47,11 +48,12 @@ void replay(const std::vector<GraphNode>& nodes) {
     if (num_waits[i] == 0) ready.push_back(i);
   }
   uint64_t draw = next_launch_seed();
+  const uint64_t rule = draw % 3;
   while (!ready.empty()) {
     draw = draw * 6364136223846793005u + 1442695040888963407u;
-    std::swap(ready[(draw >> 33) % ready.size()], ready.back());
-    const size_t node = ready.back();
-    ready.pop_back();
+    const size_t taken = rule == 0 ? (draw >> 33) % ready.size() : rule == 1 ? ready.size() - 1 : 0;
+    const size_t node = ready[taken];
+    ready.erase(ready.begin() + static_cast<ptrdiff_t>(taken));
     nodes[node].run();
     for (const size_t next : successors[node]) {
       if (--num_waits[next] == 0) ready.push_back(next);

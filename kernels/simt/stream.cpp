@@ -4,6 +4,7 @@
 
 #include "kernels/simt/device_state.h"
 #include "kernels/simt/launch.h"
+#include "kernels/simt/stream_order.h"
 
 namespace llmb::simt {
 
@@ -17,6 +18,18 @@ struct Streams {
 Streams& streams() {
   static Streams instance;
   return instance;
+}
+
+// 0 where no piece of work has been taken that waits for others.
+int run_depth = 0;
+
+// A stream other than `than` with work that may run now, or null: so often as set_interleaving() says.
+Stream* draw_other(const Stream& than) {
+  if (run_depth > 0 || !draw_interleaved()) return nullptr;
+  std::vector<Stream*> others;
+  for (const auto& [handle, made] : streams().made)
+    if (made->state.get() != &than && !made->state->queue.empty()) others.push_back(made->state.get());
+  return others.empty() ? nullptr : others[draw_below(others.size())];
 }
 
 }  // namespace
@@ -64,12 +77,18 @@ void run_next(Stream& stream) {
   const Work work = std::move(stream.queue.front());
   stream.queue.pop_front();
   ++stream.num_done;  // also where it throws: the rest stays usable
+  ++run_depth;
+  const auto leave = [](int* depth) { --*depth; };
+  const std::unique_ptr<int, decltype(leave)> inside(&run_depth, leave);
   for (const Point& point : work.after) run_until(point);
   work.run();
 }
 
 void run_until(const Point& point) {
-  while (point.stream->num_done < point.sequence) run_next(*point.stream);
+  while (point.stream->num_done < point.sequence) {
+    Stream* const other = draw_other(*point.stream);
+    run_next(other != nullptr ? *other : *point.stream);
+  }
 }
 
 void run_everything() {

@@ -4,6 +4,7 @@
 
 #include "cudaTypedefs.h"
 #include "kernels/simt/device_state.h"
+#include "kernels/simt/green_context.h"
 #include "kernels/simt/stream.h"
 
 namespace llmb::simt {
@@ -71,8 +72,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
                                              cudaDriverEntryPointQueryResult* result) {
   const llmb::simt::Call call;
   if (call.injected() != cudaSuccess) return llmb::simt::Call::result(call.injected());
-  const bool known = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
-  *function = known ? reinterpret_cast<void*>(&llmb::simt::encode_tiled) : nullptr;
+  *function = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0 ? reinterpret_cast<void*>(&llmb::simt::encode_tiled)
+                                                                 : llmb::simt::green_context_entry(symbol);
+  const bool known = *function != nullptr;
   if (result != nullptr) *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return llmb::simt::Call::result(known ? cudaSuccess : cudaErrorSymbolNotFound);
 }

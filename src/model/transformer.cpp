@@ -31,6 +31,10 @@ int64_t widest_qkv(const ModelConfig& config) {
   return widest;
 }
 
+// The width of buffers in which some layers' rows are narrower: where these begin at multiples of 16 bytes, so do those of
+// a step's second part.
+int64_t padded(int64_t width) { return ceil_div(width, 8) * 8; }
+
 // Rows so wide, in the memory of wider ones.
 Rows narrowed(Rows rows, int64_t width) { return {rows.data, rows.dtype, width}; }
 
@@ -54,8 +58,8 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   normed_ = ops.allocate(max_rows, hidden, dtype);
   delta_ = ops.allocate(max_rows, hidden, dtype);
   const int64_t channels = config.has_states() ? config.state.conv_channels() : 0;
-  qkv_ = ops.allocate(max_num_tokens, std::max(widest_qkv(config), channels), dtype);
-  attention_ = ops.allocate(max_num_tokens, config.mixed_size(), dtype);
+  qkv_ = ops.allocate(max_num_tokens, padded(std::max(widest_qkv(config), channels)), dtype);
+  attention_ = ops.allocate(max_num_tokens, padded(config.mixed_size()), dtype);
   if (config.has_latent()) {
     queries_ = ops.allocate(max_num_tokens, int64_t{config.num_attention_heads} * config.latent.query_dim(), dtype);
     latents_ = ops.allocate(max_num_tokens, config.head_dim, dtype);
@@ -63,14 +67,14 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
     if (config.latent.query_rank > 0)
       short_queries_ = ops.allocate(max_num_tokens, config.latent.query_rank, dtype);
   }
-  if (config.attention_gate || channels > 0) mixed_gate_ = ops.allocate(max_num_tokens, config.mixed_size(), dtype);
+  if (config.attention_gate || channels > 0) mixed_gate_ = ops.allocate(max_num_tokens, padded(config.mixed_size()), dtype);
   if (config.state.gates_size() > 0) {
     convolved_ = ops.allocate(max_num_tokens, channels, dtype);
     state_gates_ = ops.allocate(max_num_tokens, config.state.gates_size(), DType::kF32);
   }
   if (intermediate > 0) {
-    gate_up_ = ops.allocate(max_rows, (config.activation.gated ? 2 : 1) * intermediate, dtype);
-    activated_ = ops.allocate(max_rows, intermediate, dtype);
+    gate_up_ = ops.allocate(max_rows, padded((config.activation.gated ? 2 : 1) * intermediate), dtype);
+    activated_ = ops.allocate(max_rows, padded(intermediate), dtype);
   }
   if (config.experts.num_experts > 0) router_logits_ = ops.allocate(max_rows, config.experts.num_experts, DType::kF32);
   if (config.experts.shared_intermediate_size > 0 || config.experts.beside_dense)
@@ -117,7 +121,11 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
     end_layer(last, layer_inputs_, residual_->rows(), num_tokens);
     return pool(residual_->rows(), num_tokens, num_samples);
   }
-  // After the last layer's keys and values nobody looks at the rows that are not sampled.
+  sample_behind(last, num_samples, hidden);
+}
+
+// After the last layer's keys and values nobody looks at the rows that are not sampled.
+void Transformer::sample_behind(int32_t last, int64_t num_samples, Rows hidden) {
   const Rows residual = sampled_residual_->rows(), sampled = narrowed(sampled_attention_->rows(), mixed_size(last));
   if (config_.layer(last).has_mixer)
     ops_.gather_sample_rows(mixed(last), num_samples, sampled);
@@ -189,85 +197,9 @@ void Transformer::embed_layer_inputs(int64_t num_tokens) {
   ops_.add(inputs, projected, static_cast<float>(half), num_tokens, Rows());
 }
 
-void Transformer::attend(int32_t layer, int64_t num_tokens) {
-  if (!config_.layer(layer).has_mixer) {
-    if (layer > 0) add_norm(residual_->rows(), pending(), NormWeights(), num_tokens, Rows());
-    return;
-  }
-  if (config_.layer(layer).has_state) return mix_by_state(layer, num_tokens);
-  if (config_.has_latent()) return attend_latents(layer, num_tokens);
-  const LayerWeights& w = weights_.layers[layer];
-  const Rows qkv = narrowed(qkv_->rows(), config_.qkv_size_of(layer));
-  const Rows attention = narrowed(attention_->rows(), config_.q_size_of(layer));
-  write_kv(layer, num_tokens);
-  if (config_.qk_norm == QkNorm::kRotatedPerHead)
-    ops_.rms_norm_groups(qkv, 0, config_.num_attention_heads, *w.q_norm.weight, eps_, num_tokens);
-  ops_.paged_attention(layer, qkv, w.sinks.get(), attention);
-  if (!config_.attention_gate) return;
-  const Rows gate = narrowed(mixed_gate_->rows(), config_.q_size());
-  ops_.linear(*w.mixed_gate, normed_->rows(), num_tokens, gate);
-  ops_.multiply_by_gate(GateKind::kLogistic, attention, gate, num_tokens);
-}
-
-void Transformer::write_kv(int32_t layer, int64_t num_tokens) {
-  const LayerWeights& w = weights_.layers[layer];
-  const Rows qkv = narrowed(qkv_->rows(), config_.qkv_size_of(layer));
-  add_norm(residual_->rows(), layer == 0 ? Rows() : pending(), w.input_norm, num_tokens, normed_->rows());
-  linear({layer, Projection::kQkv, RowKind::kTokens}, *w.qkv, normed_->rows(), num_tokens, qkv);
-  if (config_.qkv_clip > 0) ops_.clamp(qkv, static_cast<float>(config_.qkv_clip), num_tokens);
-  norm_heads(layer, qkv, num_tokens);
-  if (config_.query_growth.scale != 0 && config_.layer(layer).rope < 0) ops_.grow_queries(num_tokens, qkv);
-  ops_.rope_and_kv_write(layer, num_tokens, qkv);
-}
-
-void Transformer::mix_by_state(int32_t layer, int64_t num_tokens) {
-  const LayerWeights& w = weights_.layers[layer];
-  const Rows qkv = narrowed(qkv_->rows(), config_.state.conv_channels()), normed = normed_->rows();
-  const Rows mixed = narrowed(attention_->rows(), config_.state.values_size());
-  const Rows gate = narrowed(mixed_gate_->rows(), config_.state.values_size());
-  add_norm(residual_->rows(), layer == 0 ? Rows() : pending(), w.input_norm, num_tokens, normed);
-  ops_.linear(*w.qkv, normed, num_tokens, qkv);
-  ops_.linear(*w.mixed_gate, normed, num_tokens, gate);
-  if (config_.state.kind == StateKind::kShortConv) {
-    ops_.linear(*w.conv_gate, normed, num_tokens, mixed);
-    ops_.multiply_by_gate(GateKind::kIdentity, qkv, mixed, num_tokens);
-    ops_.causal_conv(layer, qkv, *w.conv, w.conv_bias.get(), mixed);
-    return ops_.multiply_by_gate(GateKind::kIdentity, mixed, gate, num_tokens);
-  }
-  ops_.linear(*w.state_gates, normed, num_tokens, state_gates_->rows());
-  ops_.causal_conv(layer, qkv, *w.conv, w.conv_bias.get(), convolved_->rows());
-  ops_.update_states(layer, convolved_->rows(), state_gates_->rows(), *w.log_a, *w.dt_bias, w.skip.get(), mixed);
-  if (config_.state.kind == StateKind::kGatedDelta) {
-    ops_.rms_norm_groups(mixed, 0, config_.state.num_value_heads, *w.state_norms[0], eps_, num_tokens);
-    return ops_.multiply_by_gate(GateKind::kSilu, mixed, gate, num_tokens);
-  }
-  ops_.multiply_by_gate(GateKind::kSilu, mixed, gate, num_tokens);
-  for (size_t i = 0; i < w.state_norms.size(); ++i)
-    ops_.rms_norm_groups(mixed, static_cast<int64_t>(i) * w.state_norms[i]->rows().width, 1, *w.state_norms[i], eps_,
-                         num_tokens);
-}
-
-void Transformer::norm_heads(int32_t layer, Rows qkv, int64_t rows) {
-  const LayerWeights& w = weights_.layers[layer];
-  const int64_t q_size = config_.q_size_of(layer), kv_heads = config_.num_kv_heads_of(layer);
-  if (w.v_norm.weight)
-    ops_.rms_norm_groups(qkv, q_size + config_.kv_size_of(layer), kv_heads, *w.v_norm.weight, eps_, rows);
-  if (!w.q_norm.weight) return;
-  const int64_t q_groups = config_.num_attention_heads, k_groups = kv_heads;
-  if (config_.qk_norm == QkNorm::kAllHeads) ops_.rms_norm_over_ranks(qkv, 0, *w.q_norm.weight, eps_, rows);
-  if (config_.qk_norm == QkNorm::kAllHeads) return ops_.rms_norm_over_ranks(qkv, q_size, *w.k_norm.weight, eps_, rows);
-  if (config_.qk_norm == QkNorm::kLayerPerHead) {
-    ops_.layer_norm_groups(qkv, 0, q_groups, *w.q_norm.weight, w.q_norm.bias.get(), eps_, rows);
-    ops_.layer_norm_groups(qkv, q_size, k_groups, *w.k_norm.weight, w.k_norm.bias.get(), eps_, rows);
-    return;
-  }
-  if (config_.qk_norm != QkNorm::kRotatedPerHead) ops_.rms_norm_groups(qkv, 0, q_groups, *w.q_norm.weight, eps_, rows);
-  if (w.k_norm.weight) ops_.rms_norm_groups(qkv, q_size, k_groups, *w.k_norm.weight, eps_, rows);
-}
-
 void Transformer::project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows) {
   const LayerWeights& w = weights_.layers[layer];
-  const Rows delta = delta_->rows(), normed = normed_->rows();
+  const Rows delta = part(delta_), normed = part(normed_);
   if (!config_.layer(layer).has_mixer) {
     add_norm(residual, Rows(), w.mlp_norm, rows, normed);
     return mlp(layer, kind, residual, rows);
@@ -294,20 +226,20 @@ void Transformer::project_and_mlp(int32_t layer, RowKind kind, Rows attention, R
 
 void Transformer::mlp(int32_t layer, RowKind kind, Rows residual, int64_t rows) {
   const LayerWeights& w = weights_.layers[layer];
-  if (!w.experts) return dense_mlp(layer, kind, rows, delta_->rows());
-  const Rows normed = normed_->rows(), delta = delta_->rows();
+  if (!w.experts) return dense_mlp(layer, kind, rows, part(delta_));
+  const Rows normed = part(normed_), delta = part(delta_);
   if (config_.experts.beside_dense) {
-    dense_mlp(layer, kind, rows, shared_->rows());
-    post_norm(shared_->rows(), w.dense_post_norm, rows);
+    dense_mlp(layer, kind, rows, part(shared_));
+    post_norm(part(shared_), w.dense_post_norm, rows);
     add_norm(residual, Rows(), w.router_norm, rows, normed);
   }
-  ops_.linear(*w.router, normed, rows, router_logits_->rows());
+  ops_.linear(*w.router, normed, rows, part(router_logits_));
   if (config_.experts.beside_dense) add_norm(residual, Rows(), w.experts_norm, rows, normed);
-  ops_.mix_experts(*w.experts, config_.experts, config_.activation, router_logits_->rows(), w.choice_bias.get(),
+  ops_.mix_experts(*w.experts, config_.experts, config_.activation, part(router_logits_), w.choice_bias.get(),
                    w.expert_scales.get(), normed, rows, delta);
   if (config_.experts.beside_dense) {
     post_norm(delta, w.experts_post_norm, rows);
-    ops_.add_gated(delta, shared_->rows(), Rows(), rows);
+    ops_.add_gated(delta, part(shared_), Rows(), rows);
   } else if (w.down) {
     add_shared_expert(w, rows);
   }
@@ -315,10 +247,10 @@ void Transformer::mlp(int32_t layer, RowKind kind, Rows residual, int64_t rows) 
 
 void Transformer::dense_mlp(int32_t layer, RowKind kind, int64_t rows, Rows out) {
   const LayerWeights& w = weights_.layers[layer];
-  const Rows normed = normed_->rows();
+  const Rows normed = part(normed_);
   const int64_t width = config_.intermediate_size_of(layer);
-  const Rows gate_up = narrowed(gate_up_->rows(), (config_.activation.gated ? 2 : 1) * width);
-  const Rows activated = narrowed(activated_->rows(), width);
+  const Rows gate_up = part(gate_up_, (config_.activation.gated ? 2 : 1) * width);
+  const Rows activated = part(activated_, width);
   if (ops_.has_adapters() && layer < config_.num_hidden_layers) {
     const AdaptedProduct product{layer, Projection::kGateUp, kind};
     ops_.adapted_linear_activate(product, *w.gate_up, config_.activation, normed, rows, gate_up, activated);
@@ -330,12 +262,12 @@ void Transformer::dense_mlp(int32_t layer, RowKind kind, int64_t rows, Rows out)
 
 void Transformer::end_layer(int32_t layer, const std::unique_ptr<DeviceBuffer>& inputs, Rows residual, int64_t rows) {
   const LayerWeights& w = weights_.layers[layer];
-  const Rows delta = delta_->rows(), normed = normed_->rows();
+  const Rows delta = part(delta_), normed = part(normed_);
   if (inputs) {
-    const Rows gates = input_gates_->rows(), gated = gated_inputs_->rows();
+    const Rows gates = part(input_gates_), gated = part(gated_inputs_);
     ops_.add(residual, delta, static_cast<float>(config_.residual_multiplier), rows, normed);
     ops_.linear(*w.input_gate, normed, rows, gates);
-    ops_.activate_times(config_.activation.kind, gates, inputs->rows(), layer * gates.width, rows, gated);
+    ops_.activate_times(config_.activation.kind, gates, part(inputs), layer * gates.width, rows, gated);
     ops_.linear(*w.input_projection, gated, rows, delta);
     post_norm(delta, w.input_post_norm, rows);
   }
@@ -350,16 +282,16 @@ void Transformer::linear(const AdaptedProduct& product, const LinearWeight& weig
 
 void Transformer::add_shared_expert(const LayerWeights& w, int64_t rows) {
   const int64_t width = config_.experts.shared_intermediate_size;
-  const Rows gate_up = narrowed(gate_up_->rows(), (config_.activation.gated ? 2 : 1) * width);
-  const Rows normed = normed_->rows(), activated = narrowed(activated_->rows(), width), shared = shared_->rows();
+  const Rows gate_up = part(gate_up_, (config_.activation.gated ? 2 : 1) * width);
+  const Rows normed = part(normed_), activated = part(activated_, width), shared = part(shared_);
   ops_.linear_activate(*w.gate_up, config_.activation, normed, rows, gate_up, activated);
   ops_.linear(*w.down, activated, rows, shared);
   Rows gates;
   if (w.shared_gate) {
-    gates = shared_gates_->rows();
+    gates = part(shared_gates_);
     ops_.linear(*w.shared_gate, normed, rows, gates);
   }
-  ops_.add_gated(delta_->rows(), shared, gates, rows);
+  ops_.add_gated(part(delta_), shared, gates, rows);
 }
 
 void Transformer::sample(Rows hidden, int64_t num_samples, const LinearWeight& lm_head) {

@@ -25,6 +25,19 @@ class StageLink {
   virtual void send(Rows residual, int64_t rows) = 0;
 };
 
+// Two parts of a step's rows on their way through the layers, so that one part's attention runs beside the other's
+// products. What is called of Ops between two calls of this is about the rows of the part that was named last, whose rows
+// stand at the beginning of what it is given.
+class StepParts {
+ public:
+  virtual ~StepParts() = default;
+  virtual int64_t second_row() const = 0;  // of the step, with which the second part begins
+  virtual void begin() = 0;                // behind all that was queued
+  virtual void begin_products(int part) = 0;   // behind the part's attention
+  virtual void begin_attention(int part) = 0;  // behind the part's products; recurrent states, too
+  virtual void join() = 0;                 // behind both parts; calls are about all rows again
+};
+
 // One thread drives it. Invariants:
 //  1. A sampled token depends on its sequence's tokens and its SampleRow, not on what else is in the plan, as far as
 //     each op keeps that promise.
@@ -40,6 +53,10 @@ class Transformer {
   // plan's, or padded beyond them up to the maxima; what is queued depends on nothing else, so that it can be recorded
   // once and replayed. num_layers: of the model, the first ones, and no other's KV slots are written; 0: all.
   void forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers = 0);
+  // The same with the layers' work in two parts: each row has the bits that its row alone would have, where ops keep that
+  // promise. No product has more rows than a part, and weights are read twice. REQUIRES: all layers are here, tokens are
+  // sampled, and neither mtp.is_used nor a bidirectional model
+  void forward_in_parts(int64_t num_tokens, int64_t num_samples, int32_t num_layers, StepParts& parts);
 
   // Its layers are one of several stages: but for the first one it begins with what the stage before has sent, and but
   // for the last one it ends with sending. `link` outlives this.
@@ -73,22 +90,35 @@ class Transformer {
   void keep_state(int32_t layer, int64_t num_tokens);
   void join_states(int64_t num_tokens, Rows out);
   void write_joined_kv(int64_t num_tokens);
+  // Behind the last layer's attention: its other half and the head, for the rows that are sampled.
+  void sample_behind(int32_t last, int64_t num_samples, Rows hidden);
   // All rows up to the attention's weighted values: residual_ and the layer before's delta_ -> attention_, and the
   // layer's KV slots. Of a layer that is an MLP alone: the sum.
   void attend(int32_t layer, int64_t num_tokens);
-  void attend_latents(int32_t layer, int64_t num_tokens);  // the same with latents
-  // Their first parts, up to the layer's KV slots.
+  // Its three phases (transformer_mixers.cpp): up to the layer's KV slots, or what a state takes; attention alone, or the
+  // state; and what follows it.
+  void prepare_mixing(int32_t layer, int64_t num_tokens);
+  void mix(int32_t layer);
+  void finish_mixing(int32_t layer, int64_t num_tokens);
   void write_kv(int32_t layer, int64_t num_tokens);
   void write_latents(int32_t layer, int64_t num_tokens);
-  // The same of a layer with a state in place of attention.
-  void mix_by_state(int32_t layer, int64_t num_tokens);
+  void prepare_state(int32_t layer, int64_t num_tokens);
+  void finish_state(int32_t layer, int64_t num_tokens);
   // How wide a layer's rows of attention_ are.
   int64_t mixed_size(int32_t layer) const {
     return config_.layer(layer).has_state ? config_.state.values_size() : config_.o_size_of(layer);
   }
-  // The output of a layer's attention or state: rows so wide in the memory of wider ones.
+  // A buffer's rows from the first one of the part in progress on.
+  Rows part(const std::unique_ptr<DeviceBuffer>& buffer) const { return buffer->rows().from(first_row_); }
+  // The same, so wide in the memory of wider ones: rows of the two parts lie apart whichever layers these are in.
+  Rows part(const std::unique_ptr<DeviceBuffer>& buffer, int64_t width) const {
+    return {part(buffer).data, buffer->rows().dtype, width};
+  }
+  // The output of a layer's attention or state: of the last layer those of both parts lie one behind the other.
   Rows mixed(int32_t layer) const {
-    return {attention_->rows().data, attention_->rows().dtype, mixed_size(layer)};
+    if (layer != last_in_parts_) return part(attention_, mixed_size(layer));
+    const Rows all = attention_->rows();
+    return Rows{all.data, all.dtype, mixed_size(layer)}.from(first_row_);
   }
   // The rest of the layer, as far as it has one, for `rows` rows: attention and residual -> residual and delta_, yet to
   // be added.
@@ -108,7 +138,7 @@ class Transformer {
   void pool(Rows residual, int64_t num_rows, int64_t num_samples);
   // The part that a layer has yet to add to the residual.
   Rows pending() const {
-    return config_.residual == ResidualKind::kNormedSum || config_.layer_scalars ? Rows() : delta_->rows();
+    return config_.residual == ResidualKind::kNormedSum || config_.layer_scalars ? Rows() : part(delta_);
   }
 
   // residual += delta; out = norm(residual). Without delta's data nothing is added, without a norm out is residual.
@@ -156,6 +186,8 @@ class Transformer {
   std::unique_ptr<MedusaHeads> heads_;               // null: none
   std::optional<PoolingHead> pooling_;               // none: tokens are sampled
   StageLink* link_ = nullptr;                        // null: all layers are here
+  int64_t first_row_ = 0;                            // of the part in progress; 0: all rows
+  int32_t last_in_parts_ = -1;                       // layer up to which there are parts; -1: none are in progress
   bool is_first_stage_ = true, is_last_stage_ = true;
 };
 

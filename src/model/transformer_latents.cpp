@@ -3,29 +3,23 @@
 
 namespace llmb {
 
-void Transformer::attend_latents(int32_t layer, int64_t num_tokens) {
-  const Rows gathered = gathered_->rows();
-  write_latents(layer, num_tokens);
-  ops_.paged_attention(layer, qkv_->rows(), nullptr, gathered);
-  ops_.expand_values(weights_.layers[layer].value_heads, gathered, num_tokens, mixed(layer));
-}
-
 void Transformer::write_latents(int32_t layer, int64_t num_tokens) {
   const LayerWeights& w = weights_.layers[layer];
-  const Rows queries = queries_->rows(), latents = latents_->rows();
+  const Rows queries = part(queries_), latents = part(latents_);
+  const Rows qkv = part(qkv_, config_.qkv_size_of(layer));
   const auto eps = static_cast<float>(config_.latent.norm_eps);
-  Rows x = normed_->rows();
-  add_norm(residual_->rows(), layer == 0 ? Rows() : pending(), w.input_norm, num_tokens, x);
+  Rows x = part(normed_);
+  add_norm(part(residual_), layer == 0 ? Rows() : pending(), w.input_norm, num_tokens, x);
   ops_.linear(*w.kv_a, x, num_tokens, latents);
   ops_.rms_norm_groups(latents, config_.latent.rope_dim, 1, *w.kv_a_norm.weight, eps, num_tokens);
   if (w.q_a) {
-    ops_.linear(*w.q_a, x, num_tokens, short_queries_->rows());
-    x = short_queries_->rows();
+    ops_.linear(*w.q_a, x, num_tokens, part(short_queries_));
+    x = part(short_queries_);
     ops_.rms_norm_groups(x, 0, 1, *w.q_a_norm.weight, eps, num_tokens);
   }
   ops_.linear(*w.qkv, x, num_tokens, queries);
-  ops_.join_latents(w.key_heads, queries, latents, num_tokens, qkv_->rows());
-  ops_.rope_and_kv_write(layer, num_tokens, qkv_->rows());
+  ops_.join_latents(w.key_heads, queries, latents, num_tokens, qkv);
+  ops_.rope_and_kv_write(layer, num_tokens, qkv);
 }
 
 }  // namespace llmb

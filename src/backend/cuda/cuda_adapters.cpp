@@ -19,7 +19,7 @@ CudaAdapters::CudaAdapters(const ModelConfig& config, DType dtype, std::shared_p
       num_pages_(static_cast<int32_t>(max_bytes / adapter_page_bytes(config, dtype))),
       stream_(stream),
       pool_(std::move(library), std::make_unique<PackerForDevice>(config, dtype, std::move(rank)), max_bytes) {
-  const int64_t bytes = layout({limits.max_num_tokens, 0, limits.max_num_samples}).end;
+  const int64_t bytes = layout({limits.max_num_tokens, 0, limits.max_num_samples, {}}).end;
   device_ = cuda::DeviceMemory(bytes);
   for (auto& host : host_) host = cuda::PinnedMemory(bytes);
   const int64_t max_rows = std::max(limits.max_num_tokens, limits.max_num_samples);
@@ -44,6 +44,10 @@ void CudaAdapters::set_shape(const StepShape& shape) {
     by_kind_[kind] = {reinterpret_cast<const LoraItem*>(base + at.items[kind]),
                       reinterpret_cast<const int32_t*>(base + at.row_ids[kind]),
                       kind == 0 ? shape.num_tokens : shape.num_samples};
+  by_part_[0] = by_part_[1] = by_kind_[0];
+  const int32_t second = shape.second.row;  // with which its items begin as well
+  by_part_[0].num_items = second;
+  by_part_[1].items += second, by_part_[1].num_items -= second;
 }
 
 void CudaAdapters::record_step(const StepShape& shape, bool has_adapters) {
@@ -130,14 +134,27 @@ void CudaAdapters::pack_items(const Layout& at, const StepShape& shape, bool is_
   for (const int kind : {0, 1}) {
     const AdapterRows::OfKind& rows = rows_.of(kind == 0 ? RowKind::kTokens : RowKind::kSamples);
     auto* const items = reinterpret_cast<LoraItem*>(out + at.items[kind]);
-    int32_t count = 0;
-    for (size_t i = 0; i < rows_.ids().size(); ++i)
-      for (int32_t row = rows.start[i]; row < rows.start[i + 1]; row += cuda::kLoraItemRows)
-        items[count++] = {products(rows_.ids()[i]), row, std::min(row + cuda::kLoraItemRows, rows.start[i + 1])};
     const int32_t all = kind == 0 ? shape.num_tokens : shape.num_samples;
-    std::fill(items + count, items + all, LoraItem());
+    // Items of rows [first_row, end_row), in as many places; returns how many these are.
+    const auto pack = [&](int32_t first_row, int32_t end_row) {
+      int32_t count = first_row;
+      for (size_t i = 0; i < rows_.ids().size(); ++i) {
+        const auto begin = rows.row_ids.begin(), of_adapter = begin + rows.start[i], end = begin + rows.start[i + 1];
+        const auto first = static_cast<int32_t>(std::lower_bound(of_adapter, end, first_row) - begin);
+        const auto last = static_cast<int32_t>(std::lower_bound(of_adapter, end, end_row) - begin);
+        for (int32_t row = first; row < last; row += cuda::kLoraItemRows)
+          items[count++] = {products(rows_.ids()[i]), row, std::min(row + cuda::kLoraItemRows, last)};
+      }
+      std::fill(items + count, items + end_row, LoraItem());
+      return count - first_row;
+    };
     std::copy(rows.row_ids.begin(), rows.row_ids.end(), reinterpret_cast<int32_t*>(out + at.row_ids[kind]));
-    if (!is_recorded) by_kind_[kind].num_items = count;
+    if (kind == 0 && shape.is_split()) {
+      const int32_t counts[] = {pack(0, shape.second.row), pack(shape.second.row, all)};
+      for (int part = 0; part < kMaxStepParts && !is_recorded; ++part) by_part_[part].num_items = counts[part];
+    } else if (const int32_t count = pack(0, all); !is_recorded) {
+      by_kind_[kind].num_items = count;
+    }
   }
 }
 
@@ -160,9 +177,10 @@ bool CudaAdapters::can_pack(Projection projection) const {
   return false;
 }
 
-void CudaAdapters::lora(const AdaptedProduct& product, Rows x, int64_t rows, Rows out) {
+void CudaAdapters::lora(const AdaptedProduct& product, Rows x, int64_t rows, Rows out, cudaStream_t stream) {
   const auto index = static_cast<int32_t>(adapted_product_index(product.layer, product.projection));
-  cuda::LoraRows of = by_kind_[product.kind == RowKind::kTokens ? 0 : 1];
+  const bool is_of_part = product.kind == RowKind::kTokens && part_ >= 0;
+  cuda::LoraRows of = is_of_part ? by_part_[part_] : by_kind_[product.kind == RowKind::kTokens ? 0 : 1];
   if (product.projection == Projection::kLmHead) {
     of.first_row = static_cast<int32_t>(product.first_row);
     of.end_row = static_cast<int32_t>(product.first_row + rows);
@@ -170,7 +188,7 @@ void CudaAdapters::lora(const AdaptedProduct& product, Rows x, int64_t rows, Row
   with_type(dtype_, [&]<typename T>(T) {
     const auto add = [&](auto* to) {
       cuda::lora(of, index, can_pack(product.projection), data<const T>(x), x.width, to, out.width,
-                 ranks_.data<float>(), stream_);
+                 ranks_.data<float>(), stream);
     };
     if (out.dtype == DType::kF32) add(data<float>(out));
     else add(data<T>(out));

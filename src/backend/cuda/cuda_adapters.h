@@ -45,8 +45,10 @@ class CudaAdapters {
   void record_step(const StepShape& shape, bool has_adapters);
   bool has_any() const { return has_any_; }
 
-  // LM heads: rows of out from product.first_row on, `rows` of them.
-  void lora(const AdaptedProduct& product, Rows x, int64_t rows, Rows out);
+  // LM heads: rows of out from product.first_row on, `rows` of them. Others: x and out begin with the step's first row.
+  void lora(const AdaptedProduct& product, Rows x, int64_t rows, Rows out, cudaStream_t stream);
+  // Which part of the step lora() is for, where it is one of its tokens; -1: all of them.
+  void set_part(int part) { part_ = part; }
   void lora_embedding(const TokenId* tokens, Rows out);
 
  private:
@@ -81,6 +83,8 @@ class CudaAdapters {
   AdapterRows rows_;                             // of the step in progress
   bool has_any_ = false;
   cuda::LoraRows by_kind_[2];
+  cuda::LoraRows by_part_[kMaxStepParts];  // of the tokens, where the step has parts
+  int part_ = -1;                          // in progress
   cuda::PinnedMemory host_[kMaxPlansInFlight];  // in turn
   cuda::DeviceMemory device_;                   // items and row ids
   cuda::DeviceMemory ranks_;                    // [rows, kMaxLoraRanks] fp32

@@ -15,6 +15,7 @@
 #include "backend/cuda/ops_options.h"
 #include "backend/cuda/sampled_output.h"
 #include "backend/cuda/step_graphs.h"
+#include "backend/cuda/step_splits.h"
 #include "backend/cuda/supported.h"
 #include "backend/cuda/warm_up.h"
 #include "backend/ranks/ranked_backend.h"
@@ -35,17 +36,10 @@ using cuda::check;
 
 namespace {
 
-// For what the driver takes on its own account while a run goes on.
-constexpr int64_t kSpareBytes = int64_t{64} << 20;
-constexpr int64_t kMostGraphBytes = int64_t{32} << 20;  // of a recorded step, whatever other programs take meanwhile
-
-bool has_adapters(const StepPlan& plan) {
-  return std::any_of(plan.entries.begin(), plan.entries.end(), [](const StepEntry& e) { return e.adapter >= 0; });
-}
-
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int index, std::shared_ptr<RankContext> ranks) : index_(index), context_(std::move(ranks)) {}
+  CudaBackend(int index, std::shared_ptr<RankContext> ranks, SplitMode splits)
+      : index_(index), context_(std::move(ranks)), split_mode_(splits) {}
 
   ~CudaBackend() override {
     if (stream_) cudaStreamSynchronize(stream_->get());  // nothing may run in memory that goes away
@@ -96,6 +90,7 @@ class CudaBackend final : public Backend {
       float ms = 0;
       check(cudaEventElapsedTime(&ms, flight.begin->get(), flight.end->get()), "cudaEventElapsedTime");
       output->device_ms = ms;
+      splits_.observe(flight.work, ms);
       return Status();
     });
     if (ranks_) ranks_->end_step(status, output->device_ms);
@@ -120,6 +115,7 @@ class CudaBackend final : public Backend {
     const StepPlan* plan = nullptr;
     cuda::PinnedMemory host;
     std::optional<cuda::Event> begin, end;
+    SubmittedWork work;
   };
 
   Status do_load(const ModelConfig& config, const LoadOptions& options) {
@@ -146,26 +142,18 @@ class CudaBackend final : public Backend {
     const int64_t least_bits = is_int4 ? 4 : is_quantised ? 8 : 8 * dtype_bytes(dtype_);
     LLMB_RETURN_IF_ERROR(check_weights_fit(own_, least_bits));
     stream_.emplace();
+    splits_ = StepSplits(context_ ? SplitMode::kNever : split_mode_, config_, options_);
     if (context_) LLMB_RETURN_IF_ERROR(join_ranks());
     make_ops();
     LLMB_RETURN_IF_ERROR(load_weights(files));
     LLMB_RETURN_IF_ERROR(ops_->add_states(options_, &info_));
     if (ranks_) info_.weight_bytes = ranks_->total(info_.weight_bytes);
     LLMB_RETURN_IF_ERROR(size_kv_pool());
+    splits_.count(config_, info_, device_, ops_->limits().part_sms);
     ops_->add_host_pool(options_, &info_);
     record_graphs();
     if (ranks_) info_.kv = whole_kv();
-    info_.kind = DeviceKind::kCuda;
-    const std::string weights = std::string(", ") + quantization_name(options.cpu.quantization) + " weights";
-    info_.device = "cuda:" + std::to_string(index_) + " (" + device_.name + ", " + dtype_name(dtype_) +
-                   (is_quantised ? weights : std::string()) +
-                   (options.cuda.deterministic ? ", deterministic)" : ")");
-    info_.max_plans_in_flight = kMaxPlansInFlight;
-    info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options) : num_recorded_drafts(options_);
-    info_.max_best_tokens = kMaxBestTokens;
-    info_.verifies_trees = !config.has_states();
-    info_.copies_blocks = info_.runs_first_layers = info_.scores_prompts = true;
-    info_.has_mtp = config.mtp.is_used;
+    describe(config, options_, device_, dtype_, &info_);
     info_.load_ms = clock.now_ms();
     return {};
   }
@@ -198,7 +186,13 @@ class CudaBackend final : public Backend {
   void make_ops() {
     CudaOpsOptions o = ops_options(config_, own_, options_, dtype_, kv_dtype_);
     o.hopper = cuda::has_hopper_code(stream_->get());
+    std::unique_ptr<SplitStreams> split_streams;
+    if (splits_.are_possible()) {
+      split_streams = std::make_unique<SplitStreams>(device_);
+      o.limits.part_sms = split_streams->num_attention_sms();
+    }
     ops_.emplace(own_, device_, o, stream_->get());
+    ops_->add_split_streams(std::move(split_streams));
     if (ranks_) ops_->join_ranks(&*ranks_);
     std::optional<LoraShare> rank;
     if (share_) rank = {config_, *share_};
@@ -256,7 +250,8 @@ class CudaBackend final : public Backend {
     const int64_t num_kinds = ops_->stage().num_kinds(has_guesses, has_guesses && options_.verifies_trees) +
                               (options_.drafting_layers > 0) + config_.mtp.is_used;
     const auto num_sizes = static_cast<int64_t>(graph_sizes(largest_bucket()).size());
-    const int64_t num_graphs = (options_.adapters ? 4 : 2) * num_kinds * num_sizes;
+    const int64_t num_splits = splits_.are_possible() ? kMaxRecordedSplits : 0;
+    const int64_t num_graphs = (options_.adapters ? 4 : 2) * num_kinds * num_sizes * (1 + num_splits);
     const int64_t adapter_bytes = options_.adapters ? options_.adapter_bytes : 0;
     const Result<int32_t> num_blocks =
         plan_num_blocks(options_, ops_->kv_layout(0),
@@ -303,9 +298,9 @@ class CudaBackend final : public Backend {
 
   void record(const Recording& step) {
     const auto rows = static_cast<int32_t>(step.size);
-    ops_->set_step(ops_->stage().arrays({rows, rows, rows}, step.kind),
-                   step.needs_all ? kAllNeeds : cuda::SampleNeeds());
-    if (CudaAdapters* const adapters = ops_->adapters()) adapters->record_step({rows, rows, rows}, step.has_adapters);
+    const StepShape shape{rows, rows, rows, step.second};
+    ops_->set_step(ops_->stage().arrays(shape, step.kind), step.needs_all ? kAllNeeds : cuda::SampleNeeds());
+    if (CudaAdapters* const adapters = ops_->adapters()) adapters->record_step(shape, step.has_adapters);
     graphs_.record(step, stream_->get(), [&] { run(rows, rows, step.num_layers, step.kind.is_mtp); });
   }
 
@@ -313,6 +308,7 @@ class CudaBackend final : public Backend {
   void run(int32_t num_tokens, int32_t num_samples, int32_t num_layers, bool is_mtp) {
     ops_->resolve_step();
     if (is_mtp) transformer_->forward_mtp(num_tokens, num_samples);
+    else if (ops_->second_row() > 0) transformer_->forward_in_parts(num_tokens, num_samples, num_layers, *ops_);
     else transformer_->forward(num_tokens, num_samples, num_layers);
     ops_->give_tokens();
   }
@@ -326,13 +322,16 @@ class CudaBackend final : public Backend {
                                plan.num_tokens() <= largest_bucket();
     if (is_recordable) {
       const auto rows = static_cast<int32_t>(graph_bucket(plan.num_tokens(), largest_bucket()));
-      shape = {rows, rows, rows};
+      shape = {rows, rows, rows, {}};
     }
+    shape.second = splits_.border(plan, is_recordable ? shape.num_tokens : 0, graphs_);
+    // A prompt that is in both parts is two sequences of attention.
+    if (!is_recordable) shape.num_seqs = std::min(shape.num_seqs + shape.is_split(), shape.num_tokens);
     Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
     flight.begin->record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
-    const Recording step{shape.num_tokens, !cuda::SampleNeeds().covers(needs), arrays.kind, plan.num_layers,
-                         has_adapters(plan)};
+    const Recording step{shape.num_tokens,  !cuda::SampleNeeds().covers(needs), arrays.kind, plan.num_layers,
+                         has_adapters(plan), splits_.recorded(shape.second)};
     const bool is_tall = arrays.kind.is_tall && !ops_->stage().decode_kind().is_tall;
     const bool is_kept = !is_tall || num_recorded_drafts(options_) > 0;
     const bool replay = is_recordable && arrays.parts.empty() && is_kept;
@@ -349,6 +348,7 @@ class CudaBackend final : public Backend {
     else download_sampled(*ops_, plan, needs.top_logprobs, flight.host.data<uint8_t>(), stream);
     flight.end->record(stream);
     flight.plan = &plan;
+    flight.work = splits_.submitted(plan, shape.second);
     if (ranks_) ranks_->begin_step(plan.step);
     ++num_submitted_;
   }
@@ -368,6 +368,7 @@ class CudaBackend final : public Backend {
 
   const int index_;
   const std::shared_ptr<RankContext> context_;  // null: this one computes all
+  const SplitMode split_mode_;
   CudaDevice device_;
   ModelConfig config_, own_;         // of the model, and of what this one computes
   std::optional<ModelShare> share_;  // of a rank
@@ -380,6 +381,7 @@ class CudaBackend final : public Backend {
   std::optional<CudaOps> ops_;
   std::optional<Transformer> transformer_;
   StepGraphs graphs_;
+  StepSplits splits_;
   Flight flights_[kMaxPlansInFlight];
   SampledRows sampled_rows_;
   std::vector<TokenId> tokens_;
@@ -389,8 +391,8 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(int index, std::shared_ptr<RankContext> ranks) {
-  return std::make_unique<CudaBackend>(index, std::move(ranks));
+std::unique_ptr<Backend> make_cuda_backend(int index, std::shared_ptr<RankContext> ranks, SplitMode splits) {
+  return std::make_unique<CudaBackend>(index, std::move(ranks), splits);
 }
 
 }  // namespace llmb

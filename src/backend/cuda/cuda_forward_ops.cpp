@@ -120,7 +120,8 @@ void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
   const auto *const cos = rope.cos.data<const float>(), *const sin = rope.sin.data<const float>();
   with_type(options_.dtype, [&]<typename T>(T) {
     const auto write = [&](const auto&... pools) {
-      cuda::rope_and_kv_write(data<T>(qkv), step_.positions, slots_of(layer), rows, shape, cos, sin, pools..., stream_);
+      cuda::rope_and_kv_write(data<T>(qkv), step_.positions + first_row_, slots_of(layer) + first_row_, rows, shape, cos,
+                              sin, pools..., stream_);
     };
     if (options_.kv_dtype == DType::kI8) write(scaled_kv<int8_t>(layer));
     else if (options_.kv_dtype == DType::kF8) write(scaled_kv<cuda::E4m3>(layer));
@@ -130,8 +131,9 @@ void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
 
 void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
   const AttentionKind& kind = attention_.of(layer);
-  const StepArrays::AttentionList& list = step_.lists[attention_.of_layers[layer]];
-  cuda::AttentionWork work{kind.num_ctas,
+  const StepArrays::AttentionList& list = step_.lists[part_][attention_.of_layers[layer]];
+  qkv = from_step_begin(qkv), out = from_step_begin(out);
+  cuda::AttentionWork work{list.num_ctas,
                            list.items,
                            list.cta_start,
                            attention_partials_.data<float>(),
@@ -143,7 +145,7 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
                            {},
                            groups_.num_groups()};
   if (step_.kind.shares_in(config_.layer(layer).window)) {
-    work.shared = step_.shared;
+    work.shared = step_.shared[part_];
     work.shared.positions = step_.positions;
     work.shared.values = shared_values_.data<float>();
     work.shared.stats = shared_stats_.data<float>();
@@ -201,7 +203,7 @@ void CudaOps::multiply_by_gate(GateKind kind, Rows x, Rows gate, int64_t rows) {
 
 void CudaOps::grow_queries(int64_t rows, Rows qkv) {
   with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::grow_queries(data<T>(qkv), step_.positions, config_.query_growth, rows, config_.q_size(), qkv.width, stream_);
+    cuda::grow_queries(data<T>(qkv), step_.positions + first_row_, config_.query_growth, rows, config_.q_size(), qkv.width, stream_);
   });
 }
 

@@ -78,6 +78,7 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
                  cudaStream_t stream)
     : config_(config),
       options_(options),
+      main_stream_(stream),
       stream_(stream),
       groups_(options.groups),
       planes_(layout_of(config, options)),
@@ -231,11 +232,19 @@ void CudaOps::resolve_step() {
   step.positions = step_.positions;
   step.slots = step_.slots;
   step.samples = step_.samples;
-  for (size_t i = 0; i < attention_.kinds.size(); ++i) {
-    const auto& [shape, num_ctas] = attention_.kinds[i];
-    step.lists[i] = {step_.lists[i].items, step_.lists[i].cta_start + num_ctas, shape.group()};
-  }
+  const auto set_lists = [&](int part) {
+    for (size_t i = 0; i < attention_.kinds.size(); ++i) {
+      const StepArrays::AttentionList& list = step_.lists[part][i];
+      step.lists[i] = {list.items, list.cta_start + list.num_ctas, attention_.kinds[i].shape.group()};
+    }
+  };
+  set_lists(0);
   cuda::resolve_step(step, given_, stream_);
+  if (step_.shape.is_split()) {  // the other part's attention alone
+    set_lists(1);
+    step.num_tokens = step.num_samples = 0;
+    cuda::resolve_step(step, given_, stream_);
+  }
   if (states_ && !step_.kind.is_mtp) states_->resolve(step_);
 }
 

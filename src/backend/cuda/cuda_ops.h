@@ -16,6 +16,7 @@
 #include "backend/cuda/cuda_weights.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/kv_planes.h"
+#include "backend/cuda/split_streams.h"
 #include "backend/cuda/step_stage.h"
 #include "backend/cuda/weight_uploader.h"
 #include "base/check.h"
@@ -34,6 +35,7 @@
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/scaled_kv.h"
 #include "model/ops.h"
+#include "model/transformer.h"
 
 namespace llmb {
 
@@ -56,7 +58,7 @@ struct CudaOpsOptions {
 };
 
 // Calls queue work and return. Driven by one thread. Everything throws cuda::CudaError.
-class CudaOps final : public Ops {
+class CudaOps final : public Ops, public StepParts {
  public:
   CudaOps(const ModelConfig& config, const CudaDevice& device, const CudaOpsOptions& options, cudaStream_t stream);
 
@@ -87,12 +89,16 @@ class CudaOps final : public Ops {
     pooling_.emplace(config_, pooling, options_.dtype, options_.limits, stream_);
   }
   CudaPooling* pooling() { return pooling_ ? &*pooling_ : nullptr; }  // null: they give tokens
+  // Steps may be in two parts from now on; REQUIRES: limits.part_sms is what these streams give attention.
+  void add_split_streams(std::unique_ptr<SplitStreams> streams) { split_ = std::move(streams); }
   StepStage& stage() { return stage_; }
   const StepLimits& limits() const { return options_.limits; }
 
   // The step that following calls are about, what its sample rows need at most, and how many of the best tokens.
   void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs, int32_t max_top = kMaxTopLogprobs) {
     step_ = arrays, needs_ = needs, sampled_.max_top = max_top;
+    stream_ = main_stream_;
+    set_part(-1, 0);
   }
   // The tokens that the head of a layer behind the last one knows, which spread_logits() is then called with.
   void set_head_tokens(std::span<const TokenId> tokens);
@@ -113,6 +119,12 @@ class CudaOps final : public Ops {
   int64_t sampled_bytes() const { return sampled_bytes_; }
   int64_t sampled_bytes_with_top() const { return sample_output_.bytes(); }
 
+  int64_t second_row() const override { return step_.shape.second.row; }
+  void begin() override;
+  void begin_products(int part) override;
+  void begin_attention(int part) override;
+  void join() override;
+
   void embedding(const LinearWeight& table, int64_t rows, Rows out) override;
   void add_positions(const LinearWeight& table, int64_t rows, Rows residual) override;
   void add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) override;
@@ -124,7 +136,8 @@ class CudaOps final : public Ops {
   void linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) override;
   bool has_adapters() const override { return adapters_ && adapters_->has_any(); }
   void lora(const AdaptedProduct& product, Rows x, int64_t rows, Rows out) override {
-    adapters_->lora(product, x, rows, out);
+    const bool is_of_part = product.kind == RowKind::kTokens;
+    adapters_->lora(product, is_of_part ? from_step_begin(x) : x, rows, is_of_part ? from_step_begin(out) : out, stream_);
   }
   void adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows,
                       Rows out) override;
@@ -142,11 +155,12 @@ class CudaOps final : public Ops {
   void add_gated(Rows x, Rows y, Rows gate, int64_t rows) override;
   void multiply_by_gate(GateKind kind, Rows x, Rows gate, int64_t rows) override;
   void causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out) override {
-    states_->causal_conv(layer, x, weight, bias, out);
+    states_->causal_conv(layer, from_step_begin(x), weight, bias, from_step_begin(out), stream_);
   }
   void update_states(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
                      const DeviceBuffer* skip, Rows out) override {
-    states_->update_states(layer, qkv, gates, log_a, dt_bias, skip, out);
+    states_->update_states(layer, from_step_begin(qkv), from_step_begin(gates), log_a, dt_bias, skip,
+                           from_step_begin(out), stream_);
   }
   void scale(Rows x, float factor, int64_t rows) override;
   void softcap(Rows x, float cap, int64_t rows) override;
@@ -190,13 +204,18 @@ class CudaOps final : public Ops {
   int64_t hidden_block_bytes() const;
   template <typename Body>
   void with_hidden(const Body& body) const;
+  void set_part(int part, int64_t first_row);  // -1: all rows of the step
+  // The rows of a part of the step as those of a matrix of all its rows: kernels that find rows by the plan get these.
+  Rows from_step_begin(Rows rows) const { return rows.from(-first_row_); }
+  // [num_tokens]  all rows of the step
   int32_t* slots_of(int32_t layer) const {
     return step_.slots + int64_t{groups_.group(layer)} * step_.shape.num_tokens;
   }
 
   const ModelConfig config_;
   const CudaOpsOptions options_;
-  const cudaStream_t stream_;
+  const cudaStream_t main_stream_;
+  cudaStream_t stream_;  // for what is queued next
   const LayerGroups groups_;
   const KvPlanes planes_;
   const AttentionKinds attention_;
@@ -241,6 +260,9 @@ class CudaOps final : public Ops {
   std::optional<CudaStates> states_;  // none: no layer has one
   cuda::DeviceMemory known_as_;       // [vocab_size]  columns of a head that knows some tokens alone; or empty
   CudaRanks* ranks_ = nullptr;        // null: this one computes all
+  std::unique_ptr<SplitStreams> split_;  // null: steps are in one part
+  int part_ = 0;                         // in progress
+  int64_t first_row_ = 0;                // of the part
   StepArrays step_;
   cuda::SampleNeeds needs_;
   bool is_tuning_ = false;

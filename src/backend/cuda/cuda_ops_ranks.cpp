@@ -13,7 +13,7 @@ void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out)
 // A rank's part of a sum is added to by adapters before it is summed.
 void CudaOps::adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
   multiply(cuda_linear(weight), x, rows, out);
-  adapters_->lora(product, x, rows, out);
+  lora(product, x, rows, out);
   if (ranks_ != nullptr && cuda_linear(weight).is_partial_sum()) ranks_->sum(out, rows);
 }
 

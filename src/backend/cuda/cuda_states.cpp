@@ -29,29 +29,37 @@ void CudaStates::copy_slots(const StepPlan& plan) {
 }
 
 void CudaStates::resolve(const StepArrays& step) {
-  shape_ = step.shape;
-  LLMB_CHECK(shape_.num_seqs * int64_t{sizeof(cuda::StateEntry)} <= entries_.bytes());
-  cuda::resolve_states(step.states, shape_.num_seqs, step.positions, pool_.data<float>(), slot_floats_,
+  set_part(step.shape, -1);
+  LLMB_CHECK(num_entries_ * int64_t{sizeof(cuda::StateEntry)} <= entries_.bytes());
+  cuda::resolve_states(step.states, num_entries_, step.positions, pool_.data<float>(), slot_floats_,
                        entries_.data<cuda::StateEntry>(), stream_);
 }
 
-void CudaStates::causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out) {
+void CudaStates::set_part(const StepShape& shape, int part) {
+  const StepSplit& second = shape.second;
+  first_entry_ = part == 1 ? second.entry : 0;
+  num_entries_ = (part == 0 ? second.entry : shape.num_seqs) - first_entry_;
+  num_tokens_ = part < 0 ? shape.num_tokens : part == 0 ? second.row : shape.num_tokens - second.row;
+}
+
+void CudaStates::causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out,
+                             cudaStream_t stream) {
   const auto* const b = bias != nullptr ? data<const float>(bias->rows()) : nullptr;
   const bool has_silu = layout_.config.kind != StateKind::kShortConv;
   with_type(x.dtype, [&]<typename T>(T) {
     cuda::causal_conv(layout_, indices_[layer], data<const T>(x), data<const float>(weight.rows()), b, has_silu,
-                      entries_.data<const cuda::StateEntry>(), shape_.num_seqs, shape_.num_tokens, data<T>(out),
-                      stream_);
+                      entries_.data<const cuda::StateEntry>() + first_entry_, num_entries_, num_tokens_, data<T>(out),
+                      stream);
   });
 }
 
 void CudaStates::update_states(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a,
-                               const DeviceBuffer& dt_bias, const DeviceBuffer* skip, Rows out) {
+                               const DeviceBuffer& dt_bias, const DeviceBuffer* skip, Rows out, cudaStream_t stream) {
   const cuda::StateWeights weights{data<const float>(log_a.rows()), data<const float>(dt_bias.rows()),
                                    skip != nullptr ? data<const float>(skip->rows()) : nullptr};
   with_type(qkv.dtype, [&]<typename T>(T) {
     cuda::update_states(layout_, indices_[layer], data<const T>(qkv), data<const float>(gates), weights,
-                        entries_.data<const cuda::StateEntry>(), shape_.num_seqs, data<T>(out), stream_);
+                        entries_.data<const cuda::StateEntry>() + first_entry_, num_entries_, data<T>(out), stream);
   });
 }
 

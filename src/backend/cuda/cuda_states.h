@@ -32,9 +32,12 @@ class CudaStates {
   void resolve(const StepArrays& step);
 
   // Ops::causal_conv, Ops::update_states, for the step that was resolved. layer: of the model, one that has a state
-  void causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out);
+  void causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out,
+                   cudaStream_t stream);
   void update_states(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
-                     const DeviceBuffer* skip, Rows out);
+                     const DeviceBuffer* skip, Rows out, cudaStream_t stream);
+  // Whose entries of a step of this shape the ops are for; -1: all. Rows are those of the step.
+  void set_part(const StepShape& shape, int part);
 
  private:
   const StateLayout layout_;
@@ -43,7 +46,7 @@ class CudaStates {
   std::vector<int32_t> indices_;  // [num_hidden_layers]  among the layers that have a state
   const cuda::DeviceMemory pool_;     // [num_slots, slot_floats_]
   const cuda::DeviceMemory entries_;  // [max_num_entries] of StateEntry
-  StepShape shape_;                   // of the step that was resolved
+  int32_t first_entry_ = 0, num_entries_ = 0, num_tokens_ = 0;  // of the step that was resolved, or its part
 };
 
 }  // namespace llmb

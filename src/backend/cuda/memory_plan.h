@@ -12,6 +12,11 @@
 
 namespace llmb {
 
+// For what the driver takes on its own account while a run goes on.
+inline constexpr int64_t kSpareBytes = int64_t{64} << 20;
+// The most that a recorded step counts for, whatever other programs take meanwhile.
+inline constexpr int64_t kMostGraphBytes = int64_t{32} << 20;
+
 int64_t free_device_bytes();  // throws cuda::CudaError
 
 // kResourceExhausted where the weights alone, of at least so many bits each, do not fit what is free, before any of

@@ -1,8 +1,10 @@
 #include "backend/cuda/ops_options.h"
 
 #include <algorithm>
+#include <string>
 
 #include "backend/cuda/memory_plan.h"
+#include "backend/cuda/step_graphs.h"
 
 namespace llmb {
 
@@ -48,6 +50,22 @@ CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, co
   o.max_logit_rows = max_logit_rows(config, options);
   o.deterministic = options.cuda.deterministic;
   return o;
+}
+
+void describe(const ModelConfig& config, const LoadOptions& options, const CudaDevice& device, DType dtype,
+              BackendInfo* info) {
+  const Quantization quantization = options.cpu.quantization;
+  const std::string weights = std::string(", ") + quantization_name(quantization) + " weights";
+  info->kind = DeviceKind::kCuda;
+  info->device = "cuda:" + std::to_string(device.index) + " (" + device.name + ", " + dtype_name(dtype) +
+                 (quantization != Quantization::kNone ? weights : std::string()) +
+                 (options.cuda.deterministic ? ", deterministic)" : ")");
+  info->max_plans_in_flight = kMaxPlansInFlight;
+  info->max_drafts_per_group = config.has_states() ? max_state_drafts(options) : num_recorded_drafts(options);
+  info->max_best_tokens = kMaxBestTokens;
+  info->verifies_trees = !config.has_states();
+  info->copies_blocks = info->runs_first_layers = info->scores_prompts = true;
+  info->has_mtp = config.mtp.is_used;
 }
 
 }  // namespace llmb

@@ -16,4 +16,8 @@ int64_t max_logit_rows(const ModelConfig& config, const LoadOptions& options);
 CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, const LoadOptions& options, DType dtype,
                            DType kv_dtype);
 
+// The name of a backend, and what it can do.
+void describe(const ModelConfig& config, const LoadOptions& options, const CudaDevice& device, DType dtype,
+              BackendInfo* info);
+
 }  // namespace llmb

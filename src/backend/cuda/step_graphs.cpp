@@ -1,6 +1,7 @@
 #include "backend/cuda/step_graphs.h"
 
 #include <algorithm>
+#include <set>
 
 #include "core/types.h"
 #include "kernels/cuda/error.h"
@@ -59,6 +60,13 @@ void StepGraphs::end(const Recording& step, cudaStream_t stream) {
   graphs_[step] = executable;  // clear() frees it, whatever comes next
   // Uploaded now, so that no memory is needed when it is launched.
   check(cudaGraphUpload(executable, stream), "cudaGraphUpload");
+}
+
+bool StepGraphs::may_split(int64_t size, const StepSplit& second) const {
+  std::set<StepSplit> known;
+  for (const auto& [step, graph] : graphs_)
+    if (step.size == size && step.second.row > 0) known.insert(step.second);
+  return known.contains(second) || known.size() < kMaxRecordedSplits;
 }
 
 void StepGraphs::launch(const Recording& step, cudaStream_t stream) const {

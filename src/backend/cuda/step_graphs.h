@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -35,14 +36,22 @@ struct Recording {
   StepKind kind;
   int32_t num_layers = 0;  // StepPlan's
   bool has_adapters = false;  // some of its rows
+  StepSplit second;  // StepShape's; entries only where they have states
 
   auto operator<=>(const Recording&) const = default;
 };
+
+// Some of its rows have one.
+inline bool has_adapters(const StepPlan& plan) {
+  return std::any_of(plan.entries.begin(), plan.entries.end(), [](const StepEntry& e) { return e.adapter >= 0; });
+}
 
 // Whether the step can be replayed: one new token for each sequence, chains of drafts, or trees.
 inline bool samples_all_rows(const StepPlan& plan) {
   return plan.num_samples() == plan.num_tokens() && plan.hidden_rows.empty();
 }
+
+inline constexpr int kMaxRecordedSplits = 2;  // rows at which recorded steps of one size part
 
 // Not thread-safe.
 class StepGraphs {
@@ -68,6 +77,9 @@ class StepGraphs {
     }
     end(step, stream);
   }
+
+  // Whether steps of so many rows that part there are recorded, or may be.
+  bool may_split(int64_t size, const StepSplit& second) const;
 
   // REQUIRES: holds(step)
   void launch(const Recording& step, cudaStream_t stream) const;

@@ -62,7 +62,7 @@ StepShape shape_of(const StepPlan& plan) {
 
 struct StepStage::Layout {
   int64_t tokens, rows, entries, states, block_start, sample_rows, samples, groups, parent_rows, block_ids;
-  int64_t cta_start[cuda::kMaxWorkLists], items[cuda::kMaxWorkLists];
+  int64_t cta_start[kMaxStepParts][cuda::kMaxWorkLists], items[kMaxStepParts][cuda::kMaxWorkLists];
   // Behind block_ids, whose length varies most.
   int64_t copies(const StepPlan& plan) const { return block_ids + aligned(bytes_of(plan.block_ids)); }
   int64_t end(const StepPlan& plan) const {
@@ -86,12 +86,13 @@ StepStage::Layout StepStage::layout(const StepShape& shape) const {
   at.sample_rows = place(shape.num_samples, sizeof(int32_t));
   at.samples = place(shape.num_samples, sizeof(SampleRow));
   at.groups = place(shape.num_samples, sizeof(SampleGroup));
-  for (size_t i = 0; i < kinds_.size(); ++i) {
-    const auto& [attention, num_ctas] = kinds_[i];
-    at.cta_start[i] = place(num_ctas + 1, sizeof(int32_t));
-    at.items[i] = place(cuda::attention_limits(attention, num_ctas, shape.num_seqs, shape.num_tokens).max_items,
-                        sizeof(cuda::AttentionItem));
-  }
+  for (int part = 0; part < (shape.is_split() ? kMaxStepParts : 1); ++part)
+    for (size_t i = 0; i < kinds_.size(); ++i) {
+      const int32_t ctas = num_ctas(i, shape.is_split());
+      at.cta_start[part][i] = place(ctas + 1, sizeof(int32_t));
+      at.items[part][i] = place(cuda::attention_limits(kinds_[i].shape, ctas, shape.num_seqs, shape.num_tokens).max_items,
+                                sizeof(cuda::AttentionItem));
+    }
   at.parent_rows = place(shape.num_tokens, sizeof(int32_t));
   at.block_ids = end;
   return at;
@@ -109,7 +110,7 @@ StepStage::SharedLayout StepStage::shared_layout() const {
   at.cta_start = 0;
   at.tokens = aligned((num_ctas_ + 1) * int64_t{sizeof(int32_t)});
   at.items = at.tokens + aligned(most.max_tokens * int64_t{sizeof(int32_t)});
-  at.end = at.items + most.max_items * int64_t{sizeof(cuda::AttentionItem)};
+  at.end = aligned(at.items + most.max_items * int64_t{sizeof(cuda::AttentionItem)});
   return at;
 }
 
@@ -120,9 +121,10 @@ StepStage::StepStage(const StepLimits& limits, const std::vector<AttentionKind>&
       num_ctas_(kinds[0].num_ctas),
       windows_(windows),
       may_share_(kinds.size() == 1 && cuda::can_share_positions(kinds[0].shape)),
-      schedules_(kinds.size()),
       places_((1 + int64_t{limits.num_layer_groups}) * limits.max_num_tokens * int64_t{sizeof(int32_t)}) {
-  const StepShape largest{limits.max_num_tokens, limits.max_num_seqs + limits.max_num_samples, limits.max_num_samples};
+  for (auto& schedules : schedules_) schedules.resize(kinds.size());
+  StepShape largest{limits.max_num_tokens, limits.max_num_seqs + limits.max_num_samples, limits.max_num_samples, {}};
+  if (limits.part_sms > 0) ++largest.num_seqs, largest.second.row = 1;  // a prompt may be in both parts
   const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq * limits.num_layer_groups;
   const int64_t bytes = layout(largest).block_ids + aligned(num_blocks * int64_t{sizeof(BlockId)}) +
                         limits.max_num_pairs() * int64_t{sizeof(cuda::BlockPair)};
@@ -130,13 +132,14 @@ StepStage::StepStage(const StepLimits& limits, const std::vector<AttentionKind>&
   device_tables_ = cuda::DeviceMemory(table_bytes(limits));
   const int64_t mask_bytes = int64_t{limits.max_num_samples} * limits.mask_words * int64_t{sizeof(uint32_t)};
   device_masks_ = cuda::DeviceMemory(mask_bytes);
+  const int num_lists = limits.part_sms > 0 ? kMaxStepParts : 1;
   for (int i = 0; i < kMaxPlansInFlight; ++i) {
     host_[i] = cuda::PinnedMemory(bytes);
     host_tables_[i] = cuda::PinnedMemory(table_bytes(limits));
     host_masks_[i] = cuda::PinnedMemory(mask_bytes);
-    if (may_share()) host_shared_[i] = cuda::PinnedMemory(shared_layout().end);
+    if (may_share()) host_shared_[i] = cuda::PinnedMemory(num_lists * shared_layout().end);
   }
-  if (may_share()) device_shared_ = cuda::DeviceMemory(shared_layout().end);
+  if (may_share()) device_shared_ = cuda::DeviceMemory(num_lists * shared_layout().end);
 }
 
 int32_t StepStage::num_kinds(bool has_drafts, bool has_trees) const {
@@ -175,22 +178,25 @@ StepArrays StepStage::arrays(const StepShape& shape, const StepKind& kind) const
   arrays.sample_rows = reinterpret_cast<const int32_t*>(base + at.sample_rows);
   arrays.samples = reinterpret_cast<SampleRow*>(base + at.samples);
   arrays.groups = reinterpret_cast<const SampleGroup*>(base + at.groups);
-  for (size_t i = 0; i < kinds_.size(); ++i)
-    arrays.lists[i] = {reinterpret_cast<const int32_t*>(base + at.cta_start[i]),
-                       reinterpret_cast<cuda::AttentionItem*>(base + at.items[i])};
+  const int num_parts = shape.is_split() ? kMaxStepParts : 1;
+  for (int part = 0; part < num_parts; ++part)
+    for (size_t i = 0; i < kinds_.size(); ++i)
+      arrays.lists[part][i] = {num_ctas(i, shape.is_split()),
+                               reinterpret_cast<const int32_t*>(base + at.cta_start[part][i]),
+                               reinterpret_cast<cuda::AttentionItem*>(base + at.items[part][i])};
   arrays.block_ids = reinterpret_cast<const BlockId*>(base + at.block_ids);
   arrays.positions = places_.data<int32_t>();
   arrays.slots = places_.data<int32_t>() + limits_.max_num_tokens;
   if (kind.has_tree) arrays.parent_rows = reinterpret_cast<const int32_t*>(base + at.parent_rows);
-  if (kind.sharing != Sharing::kNone) {
-    const SharedLayout shared = shared_layout();
-    const auto* const shared_base = device_shared_.data<uint8_t>();
-    arrays.shared.uses_wgmma = kind.sharing == Sharing::kWgmma;
-    arrays.shared.num_ctas =
-        cuda::shared_ctas(cuda::attention_tiling(attention_), num_ctas_, arrays.shared.uses_wgmma);
-    arrays.shared.cta_start = reinterpret_cast<const int32_t*>(shared_base + shared.cta_start);
-    arrays.shared.tokens = reinterpret_cast<const int32_t*>(shared_base + shared.tokens);
-    arrays.shared.items = reinterpret_cast<const cuda::AttentionItem*>(shared_base + shared.items);
+  for (int part = 0; part < num_parts && kind.sharing != Sharing::kNone; ++part) {
+    const SharedLayout at_shared = shared_layout();
+    const auto* const shared_base = device_shared_.data<uint8_t>() + part * at_shared.end;
+    cuda::SharedAttentionWork& shared = arrays.shared[part];
+    shared.uses_wgmma = kind.sharing == Sharing::kWgmma;
+    shared.num_ctas = cuda::shared_ctas(cuda::attention_tiling(attention_), num_ctas(0, shape.is_split()), shared.uses_wgmma);
+    shared.cta_start = reinterpret_cast<const int32_t*>(shared_base + at_shared.cta_start);
+    shared.tokens = reinterpret_cast<const int32_t*>(shared_base + at_shared.tokens);
+    shared.items = reinterpret_cast<const cuda::AttentionItem*>(shared_base + at_shared.items);
   }
   arrays.bias = device_tables_.data<const TokenBias>();
   arrays.penalty = reinterpret_cast<TokenPenalty*>(device_tables_.data<uint8_t>() + penalty_offset(limits_));
@@ -214,14 +220,10 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   pack(plan, shape, at, host_[turn_].data<uint8_t>());
   check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), at.end(plan), cudaMemcpyHostToDevice, stream),
         "cudaMemcpyAsync");
-  StepKind kind{.has_tree = has_tree_, .is_mtp = plan.is_mtp};
-  for (const cuda::AttentionSchedule& schedule : schedules_)
-    kind.is_tall |= std::any_of(schedule.units.begin(), schedule.units.end(), [](const auto& unit) { return unit.wgmma; });
-  if (may_share() && !shared_schedule_.items.empty()) {
-    kind.sharing = shared_schedule_.uses_wgmma ? Sharing::kWgmma : Sharing::kMma;
-    kind.least_window = least_window_;
-    upload_shared(stream);
-  }
+  const int num_parts = shape.is_split() ? kMaxStepParts : 1;
+  StepKind kind = kind_of(num_parts);
+  kind.is_mtp = plan.is_mtp;
+  if (kind.sharing != Sharing::kNone) upload_shared(num_parts, stream);
   StepArrays result = arrays(shape, kind);
   result.copies = reinterpret_cast<const cuda::BlockPair*>(device_.data<uint8_t>() + at.copies(plan));
   result.num_copies = static_cast<int32_t>(plan.block_copies.size());
@@ -243,37 +245,6 @@ void StepStage::upload_masks(const StepPlan& plan, cudaStream_t stream) {
         "cudaMemcpyAsync");
 }
 
-void StepStage::place_rows(const StepPlan& plan) {
-  rows_.clear();
-  has_tree_ = false;
-  for (int32_t e = 0; e < plan.num_entries(); ++e) {
-    const int32_t begin = plan.query_start[e], end = plan.query_start[e + 1];
-    for (int32_t row = begin; row < end; ++row) {
-      const bool has_parent = !plan.parent_rows.empty() && row > begin;
-      const int32_t depth = has_parent ? rows_[plan.parent_rows[row]].depth + 1 : row - begin;
-      rows_.push_back({e, row - begin, depth});
-      has_tree_ |= !rows_.back().is_in_place();
-    }
-  }
-}
-
-// A block's ids in all groups stand together, so that a table has one place for all layers, whatever the step.
-void StepStage::place_tables(const StepPlan& plan) {
-  const int32_t num_groups = plan.num_layer_groups;
-  table_start_ = plan.block_start, block_ids_ = plan.block_ids;
-  if (num_groups == 1) return;
-  joined_start_.clear();
-  joined_ids_.clear();
-  for (int32_t e = 0; e < plan.num_entries(); ++e) {
-    joined_start_.push_back(static_cast<int32_t>(joined_ids_.size()) / num_groups);
-    const int64_t num_blocks = plan.hidden_rows.empty() ? ceil_div(plan.max_context_len(e), plan.block_size) : 0;
-    for (int64_t i = 0; i < num_blocks; ++i)
-      for (int32_t g = 0; g < num_groups; ++g)
-        joined_ids_.push_back(plan.block_ids[plan.block_start[e * num_groups + g] + i]);
-  }
-  table_start_ = joined_start_, block_ids_ = joined_ids_;
-}
-
 void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) {
   copy_padded(plan.tokens, TokenId{0}, shape.num_tokens, out + at.tokens);
   copy_padded(rows_, cuda::StepRow(), shape.num_tokens, out + at.rows);
@@ -281,7 +252,7 @@ void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout&
   if (limits_.has_states) pack_states(plan, shape, out + at.states);
   copy(table_start_.first(plan.entries.size()), out + at.block_start);
   pack_samples(plan, shape, at, out);
-  pack_attention(plan, at, out);
+  pack_attention(plan, shape, at, out);
   copy(block_ids_, out + at.block_ids);
   copy(plan.parent_rows, out + at.parent_rows);
   auto* copies = reinterpret_cast<cuda::BlockPair*>(out + at.copies(plan));
@@ -317,45 +288,43 @@ void StepStage::pack_states(const StepPlan& plan, const StepShape& shape, uint8_
     states[e] = {plan.query_start[e], plan.num_rows(e), num_drafts_[e], plan.entries[e].state_slot};
 }
 
-// An entry is a sequence of attention. So is each row of a tree that lies behind its place, by itself: it sees a path
-// of its own (kernels/cuda/paged_attention.h). They are the entry's last rows.
-void StepStage::pack_attention(const StepPlan& plan, const Layout& at, uint8_t* out) {
-  query_start_.assign(1, 0);
-  context_len_.clear();
-  block_start_.clear();
-  const auto add = [&](int32_t e, int32_t end, int32_t last_depth) {
-    query_start_.push_back(end);
-    context_len_.push_back(plan.entries[e].max_base() + last_depth + 1);
-    block_start_.push_back(table_start_[e]);
-  };
-  for (int32_t e = 0; e < plan.num_entries(); ++e) {
-    int32_t end = plan.query_start[e + 1];
-    if (has_tree_)
-      while (!rows_[end - 1].is_in_place()) --end;
-    add(e, end, rows_[end - 1].depth);
-    for (int32_t row = end; row < plan.query_start[e + 1]; ++row) add(e, row + 1, rows_[row].depth);
-  }
+void StepStage::pack_attention(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) {
+  const StepSplit& second = shape.second;
+  add_sequences(plan, second);
   const auto num_seqs = static_cast<int32_t>(context_len_.size());
-  cuda::AttentionBatch batch{num_seqs, query_start_.data(), context_len_.data(), block_start_.data()};
-  if (may_share() && schedule_shared(plan, batch)) batch.shared = shared_schedule_.states.data();
-  for (size_t i = 0; i < kinds_.size(); ++i) {
-    cuda::schedule_attention(batch, kinds_[i].shape, kinds_[i].num_ctas, &schedules_[i]);
-    if (plan.is_mtp)  // which has no key of a sequence's first token
-      for (cuda::AttentionItem& item : schedules_[i].items) item.kv_begin = std::max(item.kv_begin, 1);
-    copy(schedules_[i].cta_start, out + at.cta_start[i]);
-    copy(schedules_[i].items, out + at.items[i]);
+  for (int part = 0; part < (shape.is_split() ? kMaxStepParts : 1); ++part) {
+    const int32_t begin = part == 0 ? 0 : second_seq_, end = part == 0 && shape.is_split() ? second_seq_ : num_seqs;
+    Entries entries{part == 0 ? 0 : second.entry, plan.num_entries()};
+    if (part == 0 && shape.is_split()) entries.end = second.entry + (second.row > plan.query_start[second.entry] ? 1 : 0);
+    cuda::AttentionBatch batch{end - begin, query_start_.data() + begin, context_len_.data() + begin,
+                               block_start_.data() + begin};
+    if (may_share() && schedule_shared(plan, batch, part, entries, num_ctas(0, shape.is_split())))
+      batch.shared = shared_schedules_[part].states.data();
+    for (size_t i = 0; i < kinds_.size(); ++i) {
+      cuda::AttentionSchedule& schedule = schedules_[part][i];
+      cuda::schedule_attention(batch, kinds_[i].shape, num_ctas(i, shape.is_split()), &schedule);
+      if (plan.is_mtp)  // which has no key of a sequence's first token
+        for (cuda::AttentionItem& item : schedule.items) item.kv_begin = std::max(item.kv_begin, 1);
+      copy(schedule.cta_start, out + at.cta_start[part][i]);
+      copy(schedule.items, out + at.items[part][i]);
+    }
   }
 }
 
-void StepStage::upload_shared(cudaStream_t stream) {
+// A part without a list of its own has one without items.
+void StepStage::upload_shared(int num_parts, cudaStream_t stream) {
   const SharedLayout at = shared_layout();
-  uint8_t* const out = host_shared_[turn_].data<uint8_t>();
-  copy(shared_schedule_.cta_start, out + at.cta_start);
-  copy(shared_schedule_.tokens, out + at.tokens);
-  copy(shared_schedule_.items, out + at.items);
-  check(cudaMemcpyAsync(device_shared_.data(), out, at.items + bytes_of(shared_schedule_.items),
-                        cudaMemcpyHostToDevice, stream),
-        "cudaMemcpyAsync");
+  for (int part = 0; part < num_parts; ++part) {
+    const cuda::SharedAttentionSchedule& schedule = shared_schedules_[part];
+    uint8_t* const out = host_shared_[turn_].data<uint8_t>() + part * at.end;
+    if (schedule.items.empty()) std::memset(out + at.cta_start, 0, at.tokens - at.cta_start);
+    else copy(schedule.cta_start, out + at.cta_start);
+    copy(schedule.tokens, out + at.tokens);
+    copy(schedule.items, out + at.items);
+    check(cudaMemcpyAsync(device_shared_.data<uint8_t>() + part * at.end, out, at.items + bytes_of(schedule.items),
+                          cudaMemcpyHostToDevice, stream),
+          "cudaMemcpyAsync");
+  }
 }
 
 SamplePart StepStage::staged(const SamplePart& part) {

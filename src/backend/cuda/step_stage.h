@@ -12,6 +12,7 @@
 #include "backend/cuda/attention_kinds.h"
 #include "backend/cuda/sample_parts.h"
 #include "core/step_plan.h"
+#include "core/step_split.h"
 #include "kernels/cuda/block_copy.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/paged_attention.h"
@@ -26,7 +27,12 @@ struct StepShape {
   int32_t num_tokens = 0;
   int32_t num_seqs = 0;  // of attention: entries, and rows of trees that lie behind their place
   int32_t num_samples = 0;
+  StepSplit second;  // where its second part begins; row 0: the step is in one
+
+  bool is_split() const { return second.row > 0; }
 };
+
+inline constexpr int kMaxStepParts = 2;
 
 StepShape shape_of(const StepPlan& plan);
 
@@ -66,9 +72,10 @@ struct StepArrays {
   SampleRow* samples = nullptr;          // [num_samples]
   const SampleGroup* groups = nullptr;   // [num_samples]
   struct AttentionList {
+    int32_t num_ctas = 0;
     const int32_t* cta_start = nullptr;    // [num_ctas + 1]
     cuda::AttentionItem* items = nullptr;  // [<= max_items]
-  } lists[cuda::kMaxWorkLists];            // of each kind of attention
+  } lists[kMaxStepParts][cuda::kMaxWorkLists];  // of each kind of attention
   const BlockId* block_ids = nullptr;    // [blocks of all tables, num_layer_groups]
   int32_t* positions = nullptr;          // [num_tokens]  set by resolve_step, as slots
   int32_t* slots = nullptr;              // [num_layer_groups, num_tokens]
@@ -77,7 +84,7 @@ struct StepArrays {
   const uint32_t* masks = nullptr;       // [plan.num_masks(), mask_words]
   const int32_t* parent_rows = nullptr;  // [num_tokens]; null: all rows are in their place
   StepKind kind;
-  cuda::SharedAttentionWork shared;      // without positions and states
+  cuda::SharedAttentionWork shared[kMaxStepParts];  // without positions and states
   // The members below are not part of a recorded step.
   const cuda::BlockPair* copies = nullptr;  // [num_copies], then those of swaps out and of swaps in
   int32_t num_copies = 0, num_swaps_out = 0, num_swaps_in = 0;
@@ -96,6 +103,7 @@ struct StepLimits {
   int32_t mask_words = 0;  // of a sample row's mask
   int32_t max_num_host_blocks = 0;  // of the host's pool
   bool has_states = false;          // entries have state slots
+  int32_t part_sms = 0;  // multiprocessors that attention has in steps of two parts; 0: there are no such steps
 
   // A sequence's tokens are copied to one block at a time.
   int32_t max_num_copies() const { return 2 * max_num_seqs * num_layer_groups; }
@@ -139,14 +147,24 @@ class StepStage {
   void pack(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out);
   void upload_masks(const StepPlan& plan, cudaStream_t stream);
   void pack_samples(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) const;
-  void pack_attention(const StepPlan& plan, const Layout& at, uint8_t* out);
+  void pack_attention(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out);
   void pack_states(const StepPlan& plan, const StepShape& shape, uint8_t* out);
   struct SharedLayout;
   SharedLayout shared_layout() const;
-  bool schedule_shared(const StepPlan& plan, const cuda::AttentionBatch& batch);
+  // Entries of a plan, which are a part's: all of them, or up to the border or from it on.
+  struct Entries {
+    int32_t begin = 0, end = 0;
+    bool hold(int32_t entry) const { return entry >= begin && entry < end; }
+  };
+  // Which rows of a part share reads -> shared_schedules_[part].
+  bool schedule_shared(const StepPlan& plan, const cuda::AttentionBatch& batch, int part, const Entries& own,
+                       int32_t ctas);
   void find_least_positions(const StepPlan& plan);
-  int32_t num_shared_positions(const StepPlan& plan, const SharedPrefix& prefix) const;
-  void upload_shared(cudaStream_t stream);
+  int32_t num_shared_positions(const StepPlan& plan, std::span<const int32_t> entries, const SharedPrefix& prefix) const;
+  void upload_shared(int num_parts, cudaStream_t stream);
+  StepKind kind_of(int num_parts) const;
+  int32_t num_ctas(size_t kind, bool is_split) const;
+  void add_sequences(const StepPlan& plan, const StepSplit& second);
   void place_rows(const StepPlan& plan);
   void place_tables(const StepPlan& plan);
   // The group with its biases and penalties in pinned memory.
@@ -155,14 +173,15 @@ class StepStage {
   const StepLimits limits_;
   const std::vector<AttentionKind> kinds_;
   const cuda::AttentionShape attention_;  // the first kind's, which is the only one where prefixes are shared
-  const int32_t num_ctas_;                // the same
+  const int32_t num_ctas_;                // the same, of steps in one part
   const AttentionWindows windows_;
   const bool may_share_;
-  std::vector<cuda::AttentionSchedule> schedules_;  // of each kind
-  cuda::SharedAttentionSchedule shared_schedule_;
+  std::vector<cuda::AttentionSchedule> schedules_[kMaxStepParts];  // of each kind
+  cuda::SharedAttentionSchedule shared_schedules_[kMaxStepParts];
   std::vector<cuda::SharedPositions> shared_positions_;
+  std::vector<int32_t> sharing_seqs_;  // that these index
   std::vector<int32_t> least_position_;  // [num_entries]  of the first row, wherever the step is resolved
-  int32_t least_window_ = 0;             // StepKind's
+  int32_t least_windows_[kMaxStepParts] = {};  // StepKind's
   cuda::PinnedMemory host_[kMaxPlansInFlight], host_tables_[kMaxPlansInFlight];  // in turn
   cuda::PinnedMemory host_masks_[kMaxPlansInFlight], host_shared_[kMaxPlansInFlight];
   cuda::DeviceMemory device_, device_tables_, device_masks_, device_shared_;
@@ -178,6 +197,7 @@ class StepStage {
   std::vector<BlockId> joined_ids_;
   bool has_tree_ = false;                                         // some row is not in its place
   std::vector<int32_t> query_start_, context_len_, block_start_;  // of attention's sequences
+  int32_t second_seq_ = 0;                                        // the first of the second part
   int turn_ = 0;
 };
 
