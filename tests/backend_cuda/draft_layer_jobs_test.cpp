@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -11,14 +10,13 @@
 #include "model/config_loader.h"
 #include "model/eagle_layer.h"
 #include "tests/support/all_schedules.h"
+#include "tests/support/draft_layer_lines.h"
 #include "tests/support/model_drafters.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/test_rng.h"
 
 namespace llmb::test {
 namespace {
-
-using Json = nlohmann::json;
 
 const std::string kFixtures = source_dir() + "/data/fixtures/";
 constexpr int32_t kMaxLen = 64;
@@ -27,21 +25,7 @@ struct DraftingModel {
   std::string dir, eagle;
 };
 
-// Prompts that share beginnings, greedy and sampled, some with a penalty, log probabilities or two answers.
-std::string lines() {
-  std::string text;
-  for (int i = 0; i < 5; ++i) {
-    std::vector<int> tokens;
-    for (int at = 0; at < 9 + i % 4 * 4; ++at) tokens.push_back((at * at * (i % 2 + 2) + at) % 61 + 1);
-    Json line = {{"prompt_token_ids", tokens}, {"seed", i}, {"max_tokens", i % 2 == 0 ? 34 : 9 + i}, {"ignore_eos", true},
-                 {"return_token_ids", true}, {"temperature", i % 3 == 1 ? 0.8 : 0.0}};
-    if (i % 5 == 2) line["repetition_penalty"] = 1.2;
-    if (i % 5 == 3) line["logprobs"] = 2;
-    if (i % 5 == 4) line["n"] = 2, line["temperature"] = 1.0;
-    text += line.dump() + "\n";
-  }
-  return text;
-}
+std::string lines() { return draft_layer_lines({34, 10, 34, 12, 34}); }
 
 EngineJobOptions job_of(const DraftingModel& model) {
   EngineJobOptions o;

@@ -12,6 +12,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "model/config_loader.h"
+#include "tests/support/draft_layer_lines.h"
 #include "tests/support/model_drafters.h"
 #include "tests/support/source_dir.h"
 
@@ -21,21 +22,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Prompts that share beginnings, greedy and sampled.
-std::string lines() {
-  std::string text;
-  for (int i = 0; i < 7; ++i) {
-    std::vector<int> tokens;
-    for (int at = 0; at < 9 + i % 4 * 4; ++at) tokens.push_back((at * at * (i % 2 + 2) + at) % 61 + 1);
-    Json line = {{"prompt_token_ids", tokens}, {"seed", i}, {"max_tokens", 10 + i * 7 % 20}, {"ignore_eos", true},
-                 {"return_token_ids", true}, {"temperature", i % 3 == 1 ? 0.8 : 0.0}};
-    if (i % 5 == 2) line["repetition_penalty"] = 1.2;
-    if (i % 5 == 3) line["logprobs"] = 2;
-    if (i % 5 == 4) line["n"] = 2, line["temperature"] = 1.0;
-    text += line.dump() + "\n";
-  }
-  return text;
-}
+std::string lines() { return draft_layer_lines({10, 17, 24, 11, 18, 25, 12}); }
 
 EngineJobOptions job_of(const std::string& dir) {
   EngineJobOptions o;
