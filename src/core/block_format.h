@@ -1,6 +1,6 @@
-// Formats that store a row of numbers in blocks of few bits: with scales of their own ggml's, and those of GPTQ, AWQ
-// and compressed-tensors: integers whose groups have a scale and a zero, and NVFP4; without the half of numbers that
-// are zeros.
+// Formats that store a row of numbers in blocks of few bits: ggml's and NVFP4, with scales in each block; GPTQ's, AWQ's and
+// compressed-tensors', integers whose groups have a scale and a zero; and 2:4, which leaves out the half of the numbers
+// that are zeros.
 #pragma once
 
 #include <cstdint>
@@ -101,7 +101,7 @@ inline constexpr BlockSize kBlockSizes[] = {
 inline constexpr int kNumBlockFormats = sizeof kBlockSizes / sizeof kBlockSizes[0];
 inline constexpr int64_t kMaxBlockSize = 256;
 
-// Whether the numbers of a format are rounded, or are no codes, as none of ggml's are.
+// Formats other than ggml's, whose numbers are rounded or stored whole: activations are never rounded for them.
 constexpr bool rounds_numbers(BlockFormat format) { return format >= BlockFormat::kInt4F16; }
 // Whether scales stand behind a row's blocks, and what the numbers are rounded to.
 constexpr bool is_indexed(BlockFormat format) {

@@ -275,6 +275,16 @@ TEST_CASE("masks of both parts' rows forbid what they forbid in one") {
   CHECK(outputs[0].tokens[0] % 4 == 0);
 }
 
+TEST_CASE("a layer that drafts behind the last one keeps all rows of it: steps stay whole") {
+  const std::string dir = source_dir() + "/data/fixtures/mtp/glm4_moe";
+  ModelConfig config = load_model_config(dir).value();
+  config.mtp.is_used = true;
+  const LoadOptions o = options_of(dir, config);
+  const auto requests = some_requests(config);
+  const auto expected = generate_one_by_one(*load(SplitMode::kNever, config, o), requests, 48);
+  CHECK((generate_at_random(*load(SplitMode::kAlways, config, o), requests, 30, 6, 1) == expected));
+}
+
 TEST_CASE("a driver that divides no device: plain streams, and the same bytes") {
   const std::string dir = source_dir() + "/data/fixtures/models/llama-gqa";
   const ModelConfig config = load_model_config(dir).value();

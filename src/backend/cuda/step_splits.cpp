@@ -34,9 +34,10 @@ bool is_plain_decode(const StepPlan& plan) { return plan.num_tokens() == plan.nu
 
 }  // namespace
 
-// Steps that give vectors compute texts whole, and encoders' rows see those behind them.
+// Steps that give vectors compute texts whole, encoders' rows see those behind them, and a layer that drafts behind the
+// last one needs all rows of that one.
 StepSplits::StepSplits(SplitMode mode, const ModelConfig& config, const LoadOptions& options)
-    : mode_(options.pooling || config.is_encoder ? SplitMode::kNever : mode),
+    : mode_(options.pooling || config.is_encoder || config.mtp.is_used ? SplitMode::kNever : mode),
       cost_(row_cost(config)),
       has_states_(config.has_states()),
       choice_(mode_, {}) {}
@@ -51,7 +52,7 @@ void StepSplits::count(const ModelConfig& config, const BackendInfo& info, const
 }
 
 StepSplit StepSplits::border(const StepPlan& plan, int64_t recorded_rows, const StepGraphs& graphs) {
-  if (!are_possible() || plan.is_mtp || plan.num_tokens() < 2 || !choice_.splits(work_of(plan))) return {};
+  if (!are_possible() || plan.num_tokens() < 2 || !choice_.splits(work_of(plan))) return {};
   SplitLimits limits{.cuts_prompts = !has_states_};
   // One recording serves all steps of a bucket whose entries have one row each.
   if (recorded_rows > 0 && is_plain_decode(plan)) limits.only_row = static_cast<int32_t>(recorded_rows / 2);
