@@ -35,7 +35,7 @@ struct Options {
   Quantization quantization = Quantization::kNone;
   bool rounds_block_activations = false;
   std::string dtype = "auto", kv_dtype = "auto";
-  bool is_prompt_shared = false, is_row_by_row = false;
+  bool is_prompt_shared = false, is_row_by_row = false, runs_in_halves = false;
 };
 
 struct Sequence {
@@ -120,7 +120,8 @@ class Bench {
     const Result<ModelConfig> config = load_model_config(dir);
     check(config.status());
     config_ = *config;
-    Result<std::unique_ptr<Backend>> backend = make_backend(o_.device);
+    Result<std::unique_ptr<Backend>> backend =
+        o_.runs_in_halves ? make_splitting_backend(o_.device, /*always=*/true) : make_backend(o_.device);
     check(backend.status());
     backend_ = std::move(*backend);
     LoadOptions load;
@@ -348,6 +349,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--shared-prompt", o.is_prompt_shared,
                "all sequences have one prompt, whose whole blocks are cached once");
+  app.add_flag("--in-halves", o.runs_in_halves, "on a GPU: each step in two halves, attention beside products");
   app.add_flag("--row-by-row", o.is_row_by_row, "attend to a shared prompt for each sequence on its own");
   CLI11_PARSE(app, argc, argv);
   if (o.model_dir.empty() == o.shape.empty()) llmb::die("give either --shape or --model");

@@ -151,6 +151,17 @@ class Check:
                 self.step_rows[int(row["batch"])] = row
         self.section("Steps, Llama-3.1-8B shape", command, code, output, seconds)
 
+    def halves(self):
+        """Steps in two halves (--enable-dbo) beside the same steps whole: whether, and from how many rows on, they gain."""
+        command = [self.program("bench_engine"), "--shape", "llama-3.1-8b", "--device", "cuda", "--context", str(CONTEXT),
+                   "--steps", str(STEPS), "--repeats", "3", "--batch", "128,256,512"]
+        texts, worst, seconds = [], 0, 0
+        for flags in ([], ["--in-halves"]):
+            code, output, taken = self.run(command + flags, 120)
+            texts.append(" ".join(flags or ["whole"]) + "\n" + output)
+            worst, seconds = worst or code, seconds + taken
+        self.section("Steps in two halves, Llama-3.1-8B shape", command + ["[--in-halves]"], worst, "\n".join(texts), seconds)
+
     def whole_run(self, shape, vocab, name, arguments, flags, target):
         path = os.path.join(self.scratch, "prompts.jsonl")
         with open(path, "w", encoding="utf-8") as file:
@@ -347,11 +358,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", nargs="?", default="build-gpu/bundle")
     parser.add_argument("--out", help="default: data/measurements/<name of the GPU>.md; '-': nowhere")
-    parser.add_argument("--only", help="stages, separated by commas: tests,answers,bytes,kernels,steps,runs")
+    parser.add_argument("--only", help="stages, separated by commas: tests,answers,bytes,kernels,steps,runs,halves")
     parser.add_argument("--minutes", type=float, default=8, help="for all stages together")
     parser.add_argument("--find-gpu", action="store_true", help="only say whether there is a GPU")
     args = parser.parse_args()
-    stages = ["tests", "answers", "bytes", "kernels", "steps", "runs"]
+    stages = ["tests", "answers", "bytes", "kernels", "steps", "runs", "halves"]
     chosen = args.only.split(",") if args.only else stages
     if unknown := [stage for stage in chosen if stage not in stages]:
         parser.error(f"there is no stage {unknown[0]!r}")

@@ -65,6 +65,17 @@ Result<std::unique_ptr<Backend>> make_backend(std::string_view device) {
 #endif
 }
 
+Result<std::unique_ptr<Backend>> make_splitting_backend(std::string_view device, bool always) {
+#if LLMB_HAS_CUDA
+  LLMB_ASSIGN_OR_RETURN(const DeviceChoice chosen, choose_device(device));
+  const SplitMode splits = always ? SplitMode::kAlways : SplitMode::kMeasured;
+  if (chosen.kind == DeviceKind::kCuda) return make_cuda_backend(gpu_index(chosen.name), nullptr, splits);
+#else
+  static_cast<void>(always);
+#endif
+  return make_backend(device);
+}
+
 Result<std::unique_ptr<Backend>> make_rank_backend(DeviceKind kind, std::shared_ptr<RankContext> ranks) {
   if (kind == DeviceKind::kCpu) return make_cpu_backend(std::move(ranks));
 #if LLMB_HAS_CUDA

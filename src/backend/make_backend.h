@@ -25,6 +25,9 @@ Result<DeviceChoice> choose_device(std::string_view asked);
 
 // `device` as in choose_device().
 Result<std::unique_ptr<Backend>> make_backend(std::string_view device);
+// The same; a GPU runs steps in two halves, one's attention beside the other's products: where the table of what steps take
+// says that they gain by it, or wherever they can.
+Result<std::unique_ptr<Backend>> make_splitting_backend(std::string_view device, bool always = false);
 
 // One of several ranks that compute a model together on devices of this kind: a CPU, or the first GPU that its process
 // sees.

@@ -242,6 +242,10 @@ void add_batching_options(CLI::App& app, Options& o) {
   app.add_flag("--deterministic", o.job.load.cuda.deterministic,
                "GPU: make results independent of what else runs in the step, at some cost; on the CPU they always are")
       ->group(group);
+  app.add_flag("--enable-dbo", o.enable_dbo,
+               "Run a GPU's steps in two halves, one's attention beside the other's products, where measured steps gain by it "
+               "(dual batch overlap)")
+      ->group(group);
   app.add_option("--threads", o.job.load.num_threads, "CPU threads, of all workers together; default: all usable cores")
       ->check(integer_in(1, 1024))
       ->group(group)

@@ -95,6 +95,11 @@ std::string check_apart(const JobOptions& o) {
   return "";
 }
 
+std::string check_dbo(const Options& options) {
+  if (!options.enable_dbo || !has_ranks(options.job)) return "";
+  return std::string("--enable-dbo cannot be combined with ") + kRankFlags + ", whose steps are in one part; leave it out";
+}
+
 std::string check_autotune(const Options& options) {
   if (!options.autotune) return "";
   if (options.dry_run) return "--autotune and --dry-run cannot be combined";
@@ -247,6 +252,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     o.asked.block_size = true;  // none that was tuned
   }
   if (const std::string problem = check_autotune(options); !problem.empty()) return refuse(problem);
+  if (const std::string problem = check_dbo(options); !problem.empty()) return refuse(problem);
   if (o.output.retry_errors == "true") o.output.retry_errors = "*";  // the flag alone
   o.output.metrics = metrics_path(o.output.metrics, o.output.path);
   if (o.model.tokenizer.empty()) o.model.tokenizer = o.model.model;

@@ -35,6 +35,7 @@ struct Options {
   FlagTexts texts;  // parse_command_line() reads them into `job`
   bool dry_run = false;
   bool autotune = false;
+  bool enable_dbo = false;  // make_splitting_backend()
   ProgressKind progress = ProgressKind::kAuto;
   std::optional<double> peak_flops, peak_bandwidth;
   std::optional<double> price_per_hour;  // of the machine, in any currency

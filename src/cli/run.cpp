@@ -256,13 +256,20 @@ void tell_terminal_input(const std::vector<std::string>& inputs) {
   ::_exit(exit_code);
 }
 
+// `make`, but where a flag asks for another.
+BackendFactory factory_for(const Options& options, const BackendFactory& make) {
+  if (!options.enable_dbo) return make;
+  return [](std::string_view device) { return make_splitting_backend(device); };
+}
+
 // One of a job's workers; its words go to the job.
 int run_worker(int argc, const char* const* argv, Descriptor socket, const BackendFactory& make) {
   return guarded([&] {
     StderrWriter writer;
     ParsedCommandLine parsed = parse_command_line(argc, argv);
     if (!parsed.exit_code)
-      run_remote_worker(std::move(parsed.options.job), std::move(socket), make, rank_starter(argc, argv));
+      run_remote_worker(std::move(parsed.options.job), std::move(socket), factory_for(parsed.options, make),
+                        rank_starter(argc, argv));
     let_reader_finish(writer, *parsed.exit_code);
     return *parsed.exit_code;
   });
@@ -298,15 +305,16 @@ int run_command_line(int argc, const char* const* argv, const BackendFactory& ma
         parsed = parse_command_line(argc, argv);
         if (parsed.exit_code) return *parsed.exit_code;
         const Options& options = parsed.options;
+        const BackendFactory factory = factory_for(options, make);
         if (options.command == Command::kReport) return report_command(options);
         if (options.command == Command::kMerge) return merge_command(options);
         if (options.command == Command::kInspect) return inspect_command(options);
         last_resort.set_grace_ms(1000 * options.job.grace_s);
-        if (options.command == Command::kCompare) return run_aside(options, make, view, writer, compare_command);
+        if (options.command == Command::kCompare) return run_aside(options, factory, view, writer, compare_command);
         tell_terminal_input(options.job.inputs);
         if (options.dry_run) return dry_run(options);
-        if (options.autotune) return run_aside(options, make, view, writer, autotune);
-        return run_job(options, make, worker_starter(argc, argv, rank_grid(options.job).num_ranks()),
+        if (options.autotune) return run_aside(options, factory, view, writer, autotune);
+        return run_job(options, factory, worker_starter(argc, argv, rank_grid(options.job).num_ranks()),
                        rank_starter(argc, argv), view, writer);
       });
       view.set_exit_code(exit_code);
