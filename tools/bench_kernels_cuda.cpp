@@ -157,7 +157,7 @@ class KernelCases {
       if (options_.wants("linear_fp8") && out_dtype != DType::kF32)
         fp8_cases(bench_, what, n, k, rows, weight, x, out);
       if (options_.wants("linear_int4") && out_dtype != DType::kF32)
-        int4_cases(bench_, &linear_, {what, n, k, rows}, options_.wants("int4_shares"), weight, x, out);
+        int4_cases(bench_, &linear_, is_hopper_, {what, n, k, rows}, options_.wants("int4_shares"), weight, x, out);
     }
   }
 

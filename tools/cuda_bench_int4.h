@@ -18,9 +18,11 @@ struct ProductShape {
 };
 
 // linear_int4 as a run has it: of codes, or with many rows of the numbers that they mean, written before (int4_numbers
-// where codes would be taken). int4_shares: codes with other numbers of blocks a multiprocessor and bytes under way.
-// bf16: copies of the weight, of which those of int4, more of them, are made.
-inline void int4_cases(CudaBench& bench, cuda::Linear* linear, const ProductShape& shape, bool with_shares,
+// where codes would be taken). On Hopper the codes by each kernel too: linear_int4_mma up to 128 rows,
+// linear_int4_wgmma up to 512 where a run has the numbers, linear_int4_one by one block a multiprocessor,
+// linear_int4_det as a deterministic run. int4_shares: codes with other numbers of blocks a multiprocessor and bytes
+// under way. bf16: copies of the weight, of which those of int4, more of them, are made.
+inline void int4_cases(CudaBench& bench, cuda::Linear* linear, bool hopper, const ProductShape& shape, bool with_shares,
                        const Copies& bf16, const Copies& x, const Copies& out) {
   using T = __nv_bfloat16;
   const auto& [what, n, k, rows] = shape;
@@ -42,8 +44,19 @@ inline void int4_cases(CudaBench& bench, cuda::Linear* linear, const ProductShap
     cuda::LinearInt4 product(options, bench.stream());
     report(op, name, [&](int c) { product.run(view(c), x.at<T>(0), rows, out.at<T>(0), bench.stream()); });
   };
-  const bool takes_codes = rows <= cuda::tuning::kMaxInt4Rows;
-  if (takes_codes) codes("linear_int4", what, {bench.num_sms()});
+  cuda::LinearInt4Options usual{bench.num_sms()};
+  usual.hopper = hopper, usual.deterministic = false;
+  const bool takes_codes = rows <= cuda::LinearInt4(usual, bench.stream()).max_rows();
+  if (takes_codes) codes("linear_int4", what, usual);
+  if (hopper) {
+    if (rows <= cuda::tuning::kMaxInt4Rows) codes("linear_int4_mma", what, {bench.num_sms()});
+    if (!takes_codes && rows <= 512) codes("linear_int4_wgmma", what, usual);
+    cuda::LinearInt4Options one = usual, deterministic = usual;
+    one.wgmma_blocks_per_sm = 1;
+    if (rows <= 64) codes("linear_int4_one", what, one);
+    deterministic.deterministic = true;
+    if (rows > 128 && rows <= 512) codes("linear_int4_det", what, deterministic);
+  }
   if (rows > 64) {
     const cuda::LinearView dequantized{numbers.at<void>(0), nullptr, n, k};
     linear->tune(dequantized, x.at<T>(0), rows, out.at<void>(0), DType::kBF16, bench.stream());

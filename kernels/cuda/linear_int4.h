@@ -2,7 +2,7 @@
 // weights that lie as fragments are read, so that few rows are bound by their bytes: Frantar et al. 2024, Marlin
 // (arXiv:2408.11743).
 //
-// The kernel is linear_codes.h's.
+// The kernel is linear_codes.h's; on Hopper linear_int4_wgmma.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,10 +12,20 @@
 #include "kernels/cuda/int4_units.h"
 #include "kernels/cuda/linear_codes_options.h"
 #include "kernels/cuda/linear_grouped.h"
+#include "kernels/cuda/linear_int4_wgmma.h"
 
 namespace llmb::cuda {
 
-using LinearInt4Options = LinearCodesOptions;
+// That decide how work is cut up.
+struct LinearInt4Options {
+  int32_t num_sms = 1;
+  int32_t blocks_per_sm = tuning::kInt4BlocksPerSm;  // decides bits
+  int32_t ring_bytes = tuning::kInt4RingBytes;       // as in LinearCodesOptions
+  bool hopper = false;                               // has_hopper_code()
+  // Whether a row's bits must not depend on the rows beside it, however many there are.
+  bool deterministic = true;
+  int32_t wgmma_blocks_per_sm = tuning::kInt4WgmmaBlocksPerSm;  // decides bits
+};
 
 // Shared by calls on one stream. Driven by one thread.
 class LinearInt4 {
@@ -26,6 +36,9 @@ class LinearInt4 {
   // Whether there are kernels for this shape: rows of 16-byte pieces, and not more features than there are counters
   // for.
   static bool takes(int64_t out_features, int64_t in_features);
+
+  // Above so many rows it is faster to write a weight's numbers to memory and multiply these.
+  int64_t max_rows() const { return options_.hopper ? tuning::kMaxInt4WgmmaRows : tuning::kMaxInt4Rows; }
 
   // T: __nv_bfloat16 or __half; Out: T or float. x, out and the units are aligned to 16 bytes. More than 128 rows
   // go through the weight once for every 128. REQUIRES: takes(). Throws CudaError.
@@ -38,7 +51,9 @@ class LinearInt4 {
 
  private:
   const LinearInt4Options options_;
+  const LinearCodesOptions codes_;
   code_tiles::Workspace workspace_;
+  const LinearInt4Wgmma wgmma_;  // used on Hopper
 };
 
 // As linear_grouped(), of weights.is_int4. T: __nv_bfloat16 or __half. REQUIRES: LinearInt4::takes().

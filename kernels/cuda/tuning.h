@@ -51,6 +51,10 @@ constexpr int32_t kInt4RingBytes = 80 * 1024;
 // Above so many rows int4_pack writes the numbers to memory in 16 bits, and linear multiplies them. When a tile had 64
 // rows, 128 rows took as long either way, and 256 rows took 1.4 to 2.5 times as long by their codes.
 constexpr int64_t kMaxInt4Rows = 128;
+// The same beside linear_int4_wgmma. Reckoned, not measured: every 128 features read all of x, which at 256 rows takes
+// about a quarter longer than bf16's product; with the numbers written it took 1.9 times as long.
+constexpr int64_t kMaxInt4WgmmaRows = 256;
+constexpr int32_t kInt4WgmmaBlocksPerSm = 2;  // so that one widens codes while the other multiplies
 
 // ---- lora
 // From so many items on, a block of its first kernel takes two of them, or four. Reckoned, not measured: there are

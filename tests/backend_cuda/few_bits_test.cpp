@@ -110,6 +110,7 @@ TEST_CASE("int4 weights: near the CPU's answers, and the same bytes whatever the
 void check_many_rows(Model m, double tolerance) {
   constexpr int32_t kNumSeqs = 4, kLength = 70;
   static_assert(kNumSeqs * kLength > cuda::tuning::kMaxInt4Rows && kNumSeqs * kLength > cuda::tuning::kMaxFp8FewRows);
+  static_assert(kNumSeqs * kLength > cuda::tuning::kMaxInt4WgmmaRows);
   m.options.dtype = m.options.kv_cache_dtype = DType::kF16;
   m.options.max_num_batched_tokens = kNumSeqs * kLength;
   PlanBuilder builder(m.options.block_size);

@@ -92,7 +92,7 @@ void CudaOps::linear_fp8(const cuda::Fp8View& weight, Rows x, int64_t rows, Rows
 // The same.
 void CudaOps::linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out) {
   const auto run = [&]<typename T>(T) {
-    if (int4_numbers_.bytes() == 0 || rows <= cuda::tuning::kMaxInt4Rows) {
+    if (int4_numbers_.bytes() == 0 || rows <= linear_int4_->max_rows()) {
       if (out.dtype == DType::kF32) linear_int4_->run(weight, data<const T>(x), rows, data<float>(out), stream_);
       else linear_int4_->run(weight, data<const T>(x), rows, data<T>(out), stream_);
       return;

@@ -130,8 +130,10 @@ void CudaOps::end_of_weights() {
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   uploader_.reset();
   if (max_int4_numbers_ > 0) {
-    linear_int4_.emplace(cuda::LinearInt4Options{num_sms_}, stream_);
-    if (!options_.deterministic && options_.limits.max_num_tokens > cuda::tuning::kMaxInt4Rows)
+    cuda::LinearInt4Options int4{num_sms_};
+    int4.hopper = options_.hopper, int4.deterministic = options_.deterministic;
+    linear_int4_.emplace(int4, stream_);
+    if (!options_.deterministic && options_.limits.max_num_tokens > linear_int4_->max_rows())
       int4_numbers_ = cuda::DeviceMemory(max_int4_numbers_ * dtype_bytes(options_.dtype));
   }
   const int64_t max_rows = std::max<int64_t>(options_.limits.max_num_tokens, options_.limits.max_num_samples);
