@@ -48,7 +48,8 @@ inline void state_case(CudaBench& bench, const char* name, const StateConfig& co
   const double elements = static_cast<double>(rows * layout.matrices_size());
   bench.report_either("update_states", what, bench.time_s(copies, [&](int c) {
     cuda::update_states(layout, 0, convolved.at<T>(0), gates.at<float>(0), w,
-                        entries.at<cuda::StateEntry>(0) + int64_t{c} * count, count, out.at<T>(0), stream);
+                        entries.at<cuda::StateEntry>(0) + int64_t{c} * count, count, static_cast<int32_t>(rows), out.at<T>(0),
+                        stream);
   }), matrices * (next_border > kBorder ? 2 : 1) + moved, 8 * elements);
   bench.report_copy("multiply_by_gate", what, bench.time_s(1, [&](int) {
     cuda::multiply_by_gate(GateKind::kSilu, out.at<T>(0), gate.at<T>(0), rows * config.values_size(), stream);

@@ -1,9 +1,9 @@
 // With few rows bound by reading the states, 4 bytes an element of a matrix and step; with many by 4 multiply-adds for
 // each element and token. A block has 32 columns of a value head's matrix of one sequence, in registers: a lane has a
 // column, and each of 8 warps every eighth row. It goes through the sequence's chunks: products of the matrix with the
-// keys and queries of eight tokens at a time, then what tokens of the chunk do to each other, column by column, then,
-// where the sequence goes on behind the chunk, the matrix behind it. The matrix is read once a step, and written where
-// the step passes the end of a chunk.
+// keys and queries of eight tokens at a time, or of one where a step has a row a sequence, then what tokens of the chunk
+// do to each other, column by column, then, where the sequence goes on behind the chunk, the matrix behind it. The
+// matrix is read once a step, and written where the step passes the end of a chunk.
 //
 // Keys belong to several blocks. A second kernel leaves them in the slot, when all have read those that were there.
 #include "kernels/cuda/update_states.h"
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kChunk = kStateChunk;
-constexpr int kGroup = 8;  // tokens that are multiplied with the matrix together
+constexpr int kGroup = 8;  // tokens that are multiplied with the matrix together, kTokens of a kernel: as many, or 1
 // Between a channel's numbers and the next one's: lanes with neighbouring channels write to other banks.
 constexpr int kStride = kChunk + 4;
 static_assert(kGroup == kWarps && kChunk % kGroup == 0);
@@ -83,7 +83,7 @@ __device__ float log_decay(const Update<T>& u, int64_t row, int32_t head) {
 }
 
 // A chunk's tokens, by their places in it.
-template <int kRows>
+template <int kRows, int kTokens>
 struct alignas(16) Chunk {
   float keys[kRows * kWarps][kStride], queries[kRows * kWarps][kStride];
   float values[kChunk][kWarp], updates[kChunk][kWarp];        // of the block's columns
@@ -91,8 +91,8 @@ struct alignas(16) Chunk {
   float key_weights[kChunk][kChunk];                          // [token][one before it]  e^(G - Gᵢ) (kᵢ · k)
   float query_weights[kChunk][kChunk];                        // [token][up to it]       e^(G - Gᵢ) (kᵢ · q)
   float log_decay[kChunk], sum[kChunk], decay[kChunk], rate[kChunk];  // of tokens; sum: G; decay: e^G
-  float part_by_key[kWarps][kGroup][kWarp], part_by_query[kWarps][kGroup][kWarp];
-  float part_tokens[kWarps][kGroup][kWarp];  // kᵢ · k, then kᵢ · q
+  float part_by_key[kWarps][kTokens][kWarp], part_by_query[kWarps][kTokens][kWarp];
+  float part_tokens[kWarps][kTokens][kWarp];  // kᵢ · k, then kᵢ · q
 };
 
 // Where a block is.
@@ -102,9 +102,9 @@ struct Block {
 };
 
 // Tokens [0, num_stored) of the chunk come from the slot, [num_stored, end) from the step's rows.
-template <class T, bool kDelta, int kRows>
+template <class T, bool kDelta, int kRows, int kTokens>
 __device__ void load_chunk(const Update<T>& u, const StateEntry& entry, const Block& b, int32_t border,
-                           int32_t num_stored, int32_t end, Chunk<kRows>& s) {
+                           int32_t num_stored, int32_t end, Chunk<kRows, kTokens>& s) {
   constexpr int kDim = kRows * kWarps;
   float* const stored = u.chunk(entry, border);
   const float* const keys = u.keys_in(stored, b.key_head);
@@ -146,38 +146,44 @@ __device__ void load_chunk(const Update<T>& u, const StateEntry& entry, const Bl
   s.decay[t] = expf(sum);
 }
 
-// Products of tokens [first, first + kGroup) with the matrix and with the chunk's keys.
-template <bool kDelta, int kRows>
+// Products of tokens [first, first + kTokens) with the matrix and with the chunk's keys. The sums of a token have the same
+// order with any kTokens.
+template <bool kDelta, int kRows, int kTokens>
 __device__ void multiply(const float (&matrix)[kRows], const Block& b, int32_t first, int32_t num_stored, int32_t end,
-                         Chunk<kRows>& s) {
-  float by_key[kGroup] = {}, by_query[kGroup] = {}, by_token[kGroup] = {};
+                         Chunk<kRows, kTokens>& s) {
+  float by_key[kTokens] = {}, by_query[kTokens] = {}, by_token[kTokens] = {};
   const bool is_key = b.lane < kChunk;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const int d = i * kWarps + b.warp;
-    alignas(16) float keys[kGroup], queries[kGroup];
+    alignas(16) float keys[kTokens], queries[kTokens];
+    if constexpr (kTokens == 1) {
+      keys[0] = s.keys[d][first];
+      queries[0] = s.queries[d][first];
+    } else {
 #pragma unroll
-    for (int t = 0; t < kGroup; t += 4) {
-      *reinterpret_cast<float4*>(keys + t) = *reinterpret_cast<const float4*>(&s.keys[d][first + t]);
-      *reinterpret_cast<float4*>(queries + t) = *reinterpret_cast<const float4*>(&s.queries[d][first + t]);
+      for (int t = 0; t < kTokens; t += 4) {
+        *reinterpret_cast<float4*>(keys + t) = *reinterpret_cast<const float4*>(&s.keys[d][first + t]);
+        *reinterpret_cast<float4*>(queries + t) = *reinterpret_cast<const float4*>(&s.queries[d][first + t]);
+      }
     }
     const float other = s.keys[d][b.lane % kChunk];
 #pragma unroll
-    for (int t = 0; t < kGroup; ++t) {
+    for (int t = 0; t < kTokens; ++t) {
       if (kDelta) by_key[t] = fmaf(matrix[i], keys[t], by_key[t]);
       by_query[t] = fmaf(matrix[i], queries[t], by_query[t]);
       by_token[t] = fmaf(other, is_key ? keys[t] : queries[t], by_token[t]);
     }
   }
 #pragma unroll
-  for (int t = 0; t < kGroup; ++t) {
+  for (int t = 0; t < kTokens; ++t) {
     s.part_by_key[b.warp][t][b.lane] = by_key[t];
     s.part_by_query[b.warp][t][b.lane] = by_query[t];
     s.part_tokens[b.warp][t][b.lane] = by_token[t];
   }
   __syncthreads();
   const int32_t t = b.warp, j = first + t, i = b.lane % kChunk;
-  const auto sum = [&](const float (&parts)[kWarps][kGroup][kWarp]) {
+  const auto sum = [&](const float (&parts)[kWarps][kTokens][kWarp]) {
     float of[kWarps];
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) of[w] = parts[w][t][b.lane];
@@ -188,7 +194,7 @@ __device__ void multiply(const float (&matrix)[kRows], const Block& b, int32_t f
     }
     return of[0];
   };
-  if (j >= num_stored && j < end) {
+  if (t < kTokens && j >= num_stored && j < end) {
     if (kDelta) s.by_key[j][b.lane] = sum(s.part_by_key);
     s.by_query[j][b.lane] = sum(s.part_by_query);
     const float weight = i < j ? expf(s.sum[j] - s.sum[i]) * sum(s.part_tokens) : 0.0f;
@@ -199,8 +205,8 @@ __device__ void multiply(const float (&matrix)[kRows], const Block& b, int32_t f
 }
 
 // The updates of tokens [num_stored, end), each from those before it.
-template <bool kDelta, int kRows>
-__device__ void update(const Block& b, int32_t num_stored, int32_t end, Chunk<kRows>& s) {
+template <bool kDelta, int kRows, int kTokens>
+__device__ void update(const Block& b, int32_t num_stored, int32_t end, Chunk<kRows, kTokens>& s) {
   if (!kDelta) {
     for (int32_t t = num_stored + b.warp; t < end; t += kWarps) s.updates[t][b.lane] = s.rate[t] * s.values[t][b.lane];
   } else if (b.warp == 0) {
@@ -220,9 +226,9 @@ __device__ void update(const Block& b, int32_t num_stored, int32_t end, Chunk<kR
   __syncthreads();
 }
 
-template <class T, int kRows>
+template <class T, int kRows, int kTokens>
 __device__ void give(const Update<T>& u, const StateEntry& entry, const Block& b, int32_t border, int32_t num_stored,
-                     int32_t end, const Chunk<kRows>& s) {
+                     int32_t end, const Chunk<kRows, kTokens>& s) {
   if (!b.is_column) return;
   const bool is_kept = border >= entry.next_border;
   float* const kept = u.updates_in(u.chunk(entry, border), b.head) + b.column;
@@ -241,8 +247,8 @@ __device__ void give(const Update<T>& u, const StateEntry& entry, const Block& b
 }
 
 // The chunk is complete: matrix = e^G * matrix + sum over its tokens of e^(G - Gᵢ) kᵢ uᵢᵀ
-template <int kRows>
-__device__ void close_chunk(const Block& b, const Chunk<kRows>& s, float (&matrix)[kRows]) {
+template <int kRows, int kTokens>
+__device__ void close_chunk(const Block& b, const Chunk<kRows, kTokens>& s, float (&matrix)[kRows]) {
   float updates[kChunk];
 #pragma unroll
   for (int t = 0; t < kChunk; ++t) updates[t] = expf(s.sum[kChunk - 1] - s.sum[t]) * s.updates[t][b.lane];
@@ -262,11 +268,11 @@ __device__ void close_chunk(const Block& b, const Chunk<kRows>& s, float (&matri
   }
 }
 
-// kRows: of a warp; kRows * kWarps >= key_dim
-template <class T, bool kDelta, int kRows>
-__global__ void __launch_bounds__(kThreads, 2) update_states_kernel(Update<T> u) {
+// kRows: of a warp; kRows * kWarps >= key_dim. With one token at a time four blocks fit a multiprocessor.
+template <class T, bool kDelta, int kRows, int kTokens>
+__global__ void __launch_bounds__(kThreads, kTokens == 1 && kRows <= 16 ? 4 : 2) update_states_kernel(Update<T> u) {
   ptx::follow_previous_grid();
-  Chunk<kRows>& s = *dynamic_shared<Chunk<kRows>>();
+  Chunk<kRows, kTokens>& s = *dynamic_shared<Chunk<kRows, kTokens>>();
   const StateEntry entry = u.entries[blockIdx.z];
   if (entry.num_rows == 0) return;
   Block b;
@@ -290,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, 2) update_states_kernel(Update<T> u)
     const int32_t end = min(kChunk, end_position - border);
     load_chunk<T, kDelta>(u, entry, b, border, num_stored, end, s);
     __syncthreads();
-    for (int32_t first = num_stored / kGroup * kGroup; first < end; first += kGroup)
+    for (int32_t first = num_stored / kTokens * kTokens; first < end; first += kTokens)
       multiply<kDelta>(matrix, b, first, num_stored, end, s);
     update<kDelta>(b, num_stored, end, s);
     give(u, entry, b, border, num_stored, end, s);
@@ -333,11 +339,16 @@ __global__ void __launch_bounds__(kThreads) keep_chunks_kernel(Update<T> u) {
 }
 
 template <class T, bool kDelta>
-void run(const Update<T>& u, int32_t num_key_heads, int32_t num_entries, cudaStream_t stream) {
+void run(const Update<T>& u, int32_t num_key_heads, int32_t num_entries, int32_t num_tokens, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(ceil_div(u.value_dim, kWarp)), static_cast<unsigned>(u.num_value_heads),
                   static_cast<unsigned>(num_entries));
+  const auto launch = [&](auto rows, auto tokens) {
+    launch_ahead({grid, dim3(kThreads), sizeof(Chunk<rows(), tokens()>), stream},
+                 update_states_kernel<T, kDelta, rows(), tokens()>, u);
+  };
   const auto with_rows = [&](auto rows) {
-    launch_ahead({grid, dim3(kThreads), sizeof(Chunk<rows()>), stream}, update_states_kernel<T, kDelta, rows()>, u);
+    if (num_tokens <= num_entries) launch(rows, std::integral_constant<int, 1>());
+    else launch(rows, std::integral_constant<int, kGroup>());
   };
   if (u.key_dim <= 8 * kWarps) with_rows(std::integral_constant<int, 8>());
   else if (u.key_dim <= 16 * kWarps) with_rows(std::integral_constant<int, 16>());
@@ -351,8 +362,8 @@ void run(const Update<T>& u, int32_t num_key_heads, int32_t num_entries, cudaStr
 
 template <class T>
 void update_states(const StateLayout& layout, int32_t state_layer, const T* qkv, const float* gates,
-                   const StateWeights& weights, const StateEntry* entries, int32_t num_entries, T* out,
-                   cudaStream_t stream) {
+                   const StateWeights& weights, const StateEntry* entries, int32_t num_entries, int32_t num_tokens,
+                   T* out, cudaStream_t stream) {
   const StateConfig& c = layout.config;
   LLMB_CHECK(c.key_dim <= kMaxStateKeyDim && num_entries <= 65535);
   if (num_entries == 0) return;
@@ -368,15 +379,15 @@ void update_states(const StateLayout& layout, int32_t state_layer, const T* qkv,
   u.updates = layout.keys_size(), u.decays = layout.keys_size() + layout.updates_size();
   u.query_factor = 1 / std::sqrt(static_cast<float>(c.key_dim));
   u.qkv = qkv, u.gates = gates, u.weights = weights, u.entries = entries, u.out = out;
-  if (c.kind == StateKind::kGatedDelta) run<T, true>(u, c.num_key_heads, num_entries, stream);
-  else run<T, false>(u, c.num_key_heads, num_entries, stream);
+  if (c.kind == StateKind::kGatedDelta) run<T, true>(u, c.num_key_heads, num_entries, num_tokens, stream);
+  else run<T, false>(u, c.num_key_heads, num_entries, num_tokens, stream);
 }
 
 template void update_states(const StateLayout&, int32_t, const float*, const float*, const StateWeights&,
-                            const StateEntry*, int32_t, float*, cudaStream_t);
+                            const StateEntry*, int32_t, int32_t, float*, cudaStream_t);
 template void update_states(const StateLayout&, int32_t, const __nv_bfloat16*, const float*, const StateWeights&,
-                            const StateEntry*, int32_t, __nv_bfloat16*, cudaStream_t);
+                            const StateEntry*, int32_t, int32_t, __nv_bfloat16*, cudaStream_t);
 template void update_states(const StateLayout&, int32_t, const __half*, const float*, const StateWeights&,
-                            const StateEntry*, int32_t, __half*, cudaStream_t);
+                            const StateEntry*, int32_t, int32_t, __half*, cudaStream_t);
 
 }  // namespace llmb::cuda

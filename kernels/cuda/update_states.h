@@ -8,7 +8,7 @@
 //
 // As kernels/cpu/update_states.h has it: a token is computed from the state before its chunk (core/state_layout.h) and
 // the keys and updates u of the chunk's tokens, so its bits depend on its sequence alone, not on how steps cut it. They
-// are not the CPU's bits: here a sum over channels is four chains, added as (0 + 1) + (2 + 3).
+// are not the CPU's bits: here a sum over channels is eight chains, added by pairs.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -35,7 +35,8 @@ void update_states(const StateLayout& layout, int32_t state_layer,  // among the
                    const T* qkv,                                    // [num_tokens, conv_channels]  q, k and v of all heads
                    const float* gates,  // [num_tokens, gates_size]  as kernels/cpu/update_states.h says
                    const StateWeights& weights, const StateEntry* entries, int32_t num_entries,
-                   T* out,  // [num_tokens, num_value_heads * value_dim]
+                   int32_t num_tokens,  // of the step; none but the time depends on it
+                   T* out,              // [num_tokens, num_value_heads * value_dim]
                    cudaStream_t stream);
 
 }  // namespace llmb::cuda

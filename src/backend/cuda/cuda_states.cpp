@@ -59,7 +59,8 @@ void CudaStates::update_states(int32_t layer, Rows qkv, Rows gates, const Device
                                    skip != nullptr ? data<const float>(skip->rows()) : nullptr};
   with_type(qkv.dtype, [&]<typename T>(T) {
     cuda::update_states(layout_, indices_[layer], data<const T>(qkv), data<const float>(gates), weights,
-                        entries_.data<const cuda::StateEntry>() + first_entry_, num_entries_, data<T>(out), stream);
+                        entries_.data<const cuda::StateEntry>() + first_entry_, num_entries_, num_tokens_, data<T>(out),
+                        stream);
   });
 }
 

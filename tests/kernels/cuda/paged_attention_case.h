@@ -16,7 +16,7 @@
 
 namespace llmb::cuda {
 
-constexpr int32_t kLeastGainTiles = 2;  // small cases share too
+constexpr int32_t kLeastGainTiles = 2, kStatePositions = 4;  // small cases share too, whatever tuning.h says
 
 // Clips the items as the device does: each query follows a group that gives one token of ahead + 1.
 inline void clip_items(const AttentionCase& c, std::span<const Query> queries, const int32_t* num_items,
@@ -90,8 +90,9 @@ SharedRun make_shared_run(const AttentionCase& c, const AttentionBatch& batch, c
   shape.dtype = kDTypeOf<T>;
   shape.window = c.shared_window;
   if (!c.shared_prefixes.empty())
-    schedule_shared_attention(batch, {c.shared_prefixes, c.shared_seqs, least_position.data(), kLeastGainTiles}, shape,
-                              c.num_ctas, in.query_start.back(), &schedule);
+    schedule_shared_attention(
+        batch, {c.shared_prefixes, c.shared_seqs, least_position.data(), kLeastGainTiles, kStatePositions}, shape,
+        c.num_ctas, in.query_start.back(), &schedule);
   return SharedRun(c, batch, std::move(schedule), in.query_start.back(), positions);
 }
 

@@ -13,7 +13,7 @@ namespace llmb::cuda {
 namespace {
 
 constexpr int32_t kTableBlocks = 200;
-constexpr int32_t kLeastGainTiles = 2;
+constexpr int32_t kLeastGainTiles = 2, kStatePositions = 4;  // whatever tuning.h says: cases are small
 
 // A step of sequences that begin as the paths of a random tree.
 struct Step {
@@ -28,7 +28,7 @@ struct Step {
     const auto seq = static_cast<int32_t>(behind - query_start.begin()) - 1;
     return first_position(seq) + row - query_start[seq];
   }
-  SharedAttentionBatch shared() const { return {prefixes, seqs, nullptr, kLeastGainTiles}; }
+  SharedAttentionBatch shared() const { return {prefixes, seqs, nullptr, kLeastGainTiles, kStatePositions}; }
   AttentionBatch batch() const {
     return {static_cast<int32_t>(context_len.size()), query_start.data(), context_len.data(), block_start.data()};
   }
@@ -225,7 +225,7 @@ int64_t most_saved(const Step& step, size_t first, int32_t seq_end, size_t* next
     const SharedPositions& p = step.prefixes[i];
     const int64_t within = most_saved(step, i + 1, p.seq_end, &behind);
     const int64_t count = p.seq_end - p.seq_begin;
-    const int64_t own = std::max<int64_t>(0, int64_t{p.num_positions} / 64 * 64 * (count - 1) - 4 * count);
+    const int64_t own = std::max<int64_t>(0, int64_t{p.num_positions} / 64 * 64 * (count - 1) - kStatePositions * count);
     total += std::max(own, within);
     i = behind;
   }
@@ -251,7 +251,7 @@ TEST_CASE("of prefixes within prefixes those are shared that save the most") {
     std::map<int32_t, std::pair<int64_t, int64_t>> by_block;  // first token's table: positions, sequences
     for (const AttentionItem& item : shared.items)
       by_block[item.query_start] = {item.kv_end, item.row_begin + item.num_rows};
-    for (const auto& [first, of] : by_block) saved += of.first * (of.second - 1) - 4 * of.second;
+    for (const auto& [first, of] : by_block) saved += of.first * (of.second - 1) - kStatePositions * of.second;
     size_t end = 0;
     const int64_t most = most_saved(step, 0, static_cast<int32_t>(step.seqs.size()), &end);
     const bool is_worth_it = most >= kLeastGainTiles * 64;

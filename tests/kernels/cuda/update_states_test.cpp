@@ -37,7 +37,8 @@ struct Weights {
 
 // In these steps; rows of wrong drafts get other inputs.
 template <class T>
-std::vector<float> run(StateInputs in, const std::vector<DraftedStep>& steps, bool has_drafts = false) {
+std::vector<float> run(StateInputs in, const std::vector<DraftedStep>& steps, bool has_drafts = false,
+                       bool one_at_a_time = false) {
   const StateConfig& c = in.layout.config;
   if (has_drafts) in.layout.max_drafts = kMaxStateDrafts;
   DeviceStates states(in.layout, 1);
@@ -53,7 +54,8 @@ std::vector<float> run(StateInputs in, const std::vector<DraftedStep>& steps, bo
                            in.gates.begin() + (step.position + step.count()) * c.gates_size()));
     DeviceArray<T> given(static_cast<size_t>(step.count() * c.values_size()));
     update_states(in.layout, 0, x.data(), gates.data(), weights.of(),
-                  states.resolve(step.position, step.count(), step.num_drafts), 1, given.data(), nullptr);
+                  states.resolve(step.position, step.count(), step.num_drafts), 1, one_at_a_time ? 1 : step.count(),
+                  given.data(), nullptr);
     const std::vector<float> rows = given.download_floats();
     CHECK(given.check_guards());
     CHECK(states.check_guards());
@@ -98,6 +100,16 @@ TEST_CASE("update_states gives the same bytes however steps cut a sequence") {
   }
 }
 
+TEST_CASE("one token at a time gives the bytes of eight, whatever a sequence's rows are") {
+  for (const StateKind kind : {kDelta, kMamba})
+    for (const int64_t key_dim : {40, 100, 200}) {
+      const StateInputs in = random_state_inputs({kind, 1, 2, key_dim, 40, 4}, 50);
+      const std::vector<float> whole = run<float>(in, steps_of(50, {1000}));
+      for (const std::vector<int32_t>& sizes : std::vector<std::vector<int32_t>>{{1000}, {1}, {9, 1, 30}})
+        CHECK(same_bytes(run<float>(in, steps_of(50, sizes), false, true), whole));
+    }
+}
+
 TEST_CASE("drafts leave the bytes as they are, right or wrong, also across the borders of chunks") {
   for (const StateKind kind : {kDelta, kMamba})
     for (const double right : {0.0, 0.7, 1.0})
@@ -137,7 +149,7 @@ TEST_CASE("update_states keeps sequences apart, whatever stands between them, an
       const DeviceArray<float> qkv(rows_of(one.qkv, other.qkv, config.conv_channels()));
       const DeviceArray<float> gates(rows_of(one.gates, other.gates, config.gates_size()));
       DeviceArray<float> out(static_cast<size_t>(2 * count * config.values_size()));
-      update_states(a.layout, layer, qkv.data(), gates.data(), weights.of(), entries, 4, out.data(), nullptr);
+      update_states(a.layout, layer, qkv.data(), gates.data(), weights.of(), entries, 4, 2 * count, out.data(), nullptr);
       const std::vector<float> rows = out.download();
       const auto from = rows.begin() + (layer == 0 ? first_a : first_b) * config.values_size();
       of_a.insert(of_a.end(), from, from + count * config.values_size());
