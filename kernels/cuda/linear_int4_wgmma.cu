@@ -33,7 +33,7 @@ constexpr int kPieceBytes = 256;        // a unit is rows of so many to a tensor
 template <Meaning kMeaningOfCodes, int kNumRows>
 struct Shape {
   static constexpr Meaning kMeaning = kMeaningOfCodes;
-  static constexpr int kRows = kNumRows, kSums = kRows / 2;  // of a thread
+  static constexpr int kRows = kNumRows;
   static constexpr int kUnitBytes = int4::unit_bytes(kMeaning), kXBytes = kRows * kUnitK * 2;
   static constexpr int kBlocksPerSm = kRows < kMaxRows ? 2 : 1;  // that there are registers for
   static constexpr int kStages = std::min(kMaxStages, kRingBytes / kBlocksPerSm / (kUnitBytes + kXBytes));
@@ -126,6 +126,8 @@ __device__ void load_units(const Args& args, const CUtensorMap* unit_map, const 
 template <class T, class S>
 class Multiplier {
  public:
+  static constexpr int kSums = S::kRows / 2;  // of a thread
+
   __device__ __forceinline__ explicit Multiplier(const Args& args)
       : args_(args),
         stages_(ring_.stages()),
@@ -133,7 +135,7 @@ class Multiplier {
         scales_(int4::scale_place(static_cast<int>(threadIdx.x) / 32)) {}
 
   // The next num_units units.
-  __device__ __forceinline__ void multiply(int num_units, float (&sums)[S::kSums]) {
+  __device__ __forceinline__ void multiply(int num_units, float (&sums)[kSums]) {
     for (int i = 0; i < num_units; ++i) {
       ptx::mbarrier_wait(&stages_.full[slot_], parity_);
       const uint8_t* const unit = ring_.unit(slot_);
@@ -161,7 +163,7 @@ class Multiplier {
 
   // Leaves the sums of a part of a task's units in memory. Whether its other parts are there, too: then this thread
   // gets their sum, in the order of k.
-  __device__ __forceinline__ bool combine(int task, bool is_first_part, float (&sums)[S::kSums]) const {
+  __device__ __forceinline__ bool combine(int task, bool is_first_part, float (&sums)[kSums]) const {
     const int num_units = args_.num_tasks * args_.num_steps;
     const int first = block_of(num_units, task * args_.num_steps);
     const int last = block_of(num_units, (task + 1) * args_.num_steps - 1);
@@ -216,7 +218,7 @@ class Multiplier {
   }
 
   template <class Out>
-  __device__ __forceinline__ void write(int task, const float (&sums)[S::kSums], Out* out) const {
+  __device__ __forceinline__ void write(int task, const float (&sums)[kSums], Out* out) const {
     const int lane = thread() % 32, first_row = row_block(task) * S::kRows + lane % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -278,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
   }
   ptx::wait_for_previous_grid();
   Multiplier<T, S> multiplier(args);
-  float sums[S::kSums];
+  float sums[Multiplier<T, S>::kSums];
   for (int left = end - begin; left > 0;) {
     const int num = min(left, args.num_steps - place.step);
     multiplier.multiply(num, sums);
