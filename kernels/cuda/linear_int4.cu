@@ -23,7 +23,8 @@ bool LinearInt4::takes(int64_t out_features, int64_t in_features) {
 template <class T, class Out>
 void LinearInt4::run(const Int4View& weight, const T* x, int64_t rows, Out* out, cudaStream_t stream) {
   LLMB_CHECK(takes(weight.out_features, weight.in_features));
-  if (options_.hopper && LinearInt4Wgmma::takes(weight.out_features, weight.in_features))
+  const bool is_few = !options_.deterministic && rows <= tuning::kMaxInt4MmaRows;
+  if (options_.hopper && !is_few && LinearInt4Wgmma::takes(weight.out_features, weight.in_features))
     return wgmma_.run(weight, x, rows, out, workspace_, stream);
   int4::with_codes(weight.meaning, [&]<class Codes>(Codes) {
     code_tiles::Args<T, Codes> args{};

@@ -319,7 +319,7 @@ void LinearInt4Wgmma::run(const Int4View& weight, const T* x, int64_t rows, Out*
         const int64_t num = std::min(rows - first, at_once), row_blocks = ceil_div(num, int64_t{kRows});
         const int64_t together = options_.deterministic ? 1 : row_blocks, num_units = tiles * together * steps;
         // The fewer blocks, the fewer sums of parts, which are many with many rows.
-        const int64_t most = options_.deterministic || S::kBlocksPerSm > 1 ? max_blocks : options_.num_sms;
+        const int64_t most = options_.deterministic || kRows < tuning::kInt4OneBlockRows ? max_blocks : options_.num_sms;
         const int64_t num_blocks = std::clamp<int64_t>(num_units / code_tiles::kMinUnits, 1, most);
         LLMB_CHECK((num_units + 1) * num_blocks <= UINT32_MAX);
         const Args args{weight.bias,
