@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/linear_int8_lt.h"
+#include "kernels/cuda/linear_wgmma8.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sample.h"
@@ -75,7 +77,9 @@ class KernelCases {
         is_hopper_(cuda::has_hopper_code(bench.stream())),
         linear_({DType::kBF16, false, is_hopper_, bench.num_sms()}, bench.stream()),
         cublas_({DType::kBF16, false, false, bench.num_sms()}, bench.stream()),
-        deterministic_({DType::kBF16, true, is_hopper_, bench.num_sms()}, bench.stream()) {}
+        deterministic_({DType::kBF16, true, is_hopper_, bench.num_sms()}, bench.stream()) {
+    if (is_hopper_) wgmma8_.emplace(bench.num_sms(), bench.stream());
+  }
 
   // The rate of a product large enough that nothing but arithmetic binds it.
   double matrix_flops_per_s() {
@@ -155,7 +159,7 @@ class KernelCases {
       if (options_.wants("linear")) int8_case(what, n, k, rows, weight, x, out);
       // The LM head is int8 beside int4 and fp8.
       if (options_.wants("linear_fp8") && out_dtype != DType::kF32)
-        fp8_cases(bench_, what, n, k, rows, weight, x, out);
+        fp8_cases(bench_, wgmma8_ ? &*wgmma8_ : nullptr, what, n, k, rows, weight, x, out);
       if (options_.wants("linear_int4") && out_dtype != DType::kF32)
         int4_cases(bench_, &linear_, is_hopper_, {what, n, k, rows}, options_.wants("int4_shares"), weight, x, out);
     }
@@ -172,19 +176,24 @@ class KernelCases {
       cuda::quantize_rows(bf16.at<T>(c), n, k, weight.at<int8_t>(c), scales.at<float>(c), bench_.stream());
     cuda::LinearInt8Lt lt(std::min(rows * n, cuda::tuning::kMaxInt8Sums));
     const double flops = 2.0 * static_cast<double>(rows * n) * static_cast<double>(k);
-    for (const bool by_lt : {true, false}) {
+    const auto bytes = static_cast<double>((n + rows) * row_bytes + rows * (n + k) * 2);
+    // As in a run; by wgmma, which no run takes yet; by our own kernel where cuBLASLt makes the sums. All have the same
+    // bits.
+    const auto time = [&](const char* op, bool by_wgmma, bool by_lt) {
       const auto product = [&](int c) {
         cuda::quantize_rows(x.at<T>(0), rows, k, x_int8.at<int8_t>(0), x_scales.at<float>(0), bench_.stream());
         const cuda::Int8View view{weight.at<int8_t>(c), scales.at<float>(c), nullptr, n, k};
         const cuda::Int8Rows rounded{x_int8.at<int8_t>(0), x_scales.at<float>(0)};
+        if (by_wgmma) return wgmma8_->run(view, rounded, rows, out.at<T>(0), bench_.stream());
         if (by_lt && lt.run(view, rounded, rows, out.at<T>(0), bench_.stream())) return;
         cuda::linear_int8(view, rounded, rows, out.at<T>(0), bench_.stream());
       };
       product(0);  // what cuBLASLt gives is compared
-      bench_.report_either(by_lt ? "linear_int8" : "linear_int8_own", what, bench_.time_s(copies, product),
-                           static_cast<double>((n + rows) * row_bytes + rows * (n + k) * 2), flops);
-      if (rows <= cuda::tuning::kMaxInt8FewRows) return;  // our own kernel's
-    }
+      bench_.report_either(op, what, bench_.time_s(copies, product), bytes, flops);
+    };
+    time("linear_int8", false, true);
+    if (wgmma8_) time("linear_int8_wgmma", true, false);
+    if (rows > cuda::tuning::kMaxInt8FewRows) time("linear_int8_own", false, false);
   }
 
   void norm_case(int64_t rows) {
@@ -298,6 +307,7 @@ class KernelCases {
   const Shape& s_;
   const bool is_hopper_;
   cuda::Linear linear_, cublas_, deterministic_;
+  std::optional<cuda::LinearWgmma8> wgmma8_;  // on Hopper
 };
 
 int run(const Options& options, Settings settings) {

@@ -62,6 +62,16 @@ __device__ __forceinline__ void tma_load_2d(void* to_shared, const CUtensorMap* 
       : "memory");
 }
 
+// ---- matrices of 16-bit elements to shared memory -----------------------------------------------------------------
+
+// The inverse of ldmatrix_x4_trans: lane l has elements (l / 4, 2 * (l % 4)) and the next of each of four 8x8 matrices
+// and gives the address (16-byte aligned) of column l % 8 of matrix l / 8.
+__device__ __forceinline__ void stmatrix_x4_trans(void* column, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(shared_address(column)),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 // ---- warpgroup products: 128 threads of four warps, the first a multiple of four ----------------------------------
 
 // Registers may be given back or asked for by all threads of a warpgroup. The compiler heeds it only in kernels with
@@ -241,6 +251,54 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const uint32_t (&a)[4]
     LLMB_WGMMA_RS_OF_SIZE("f16")
   }
 }
+
+// ---- warpgroup products of bytes ----------------------------------------------------------------------------------
+
+#define LLMB_I8(i)                                                                                            \
+  "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3]), "+r"(d[i + 4]), "+r"(d[i + 5]), "+r"(d[i + 6]), \
+      "+r"(d[i + 7])
+#define LLMB_I16(i) LLMB_I8(i), LLMB_I8(i + 8)
+#define LLMB_I32(i) LLMB_I16(i), LLMB_I16(i + 16)
+#define LLMB_I64(i) LLMB_I32(i), LLMB_I32(i + 32)
+#define LLMB_I128(i) LLMB_I64(i), LLMB_I64(i + 64)
+
+#define LLMB_WGMMA_BYTES(n, types, sums, d_list, a, b, scale, signs)                                             \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " scale                                                         \
+               ", 0;\n"                                                                                          \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k32." types " {" sums "}, " a ", " b ", p" signs ";\n}\n" \
+               : d_list                                                                                          \
+               : "l"(a_descriptor), "l"(b_descriptor), "r"(static_cast<int>(add)))
+
+// As wgmma() with both operands K-major in shared memory, of bytes: a row of 128 bytes is 128 values of k, and a
+// product takes 32 of them. Of int8, exact sums in 32 bits. kN: 16, 32, 64, 128 or 256.
+template <int kN>
+__device__ __forceinline__ void wgmma_int8(int32_t (&d)[kN / 2], uint64_t a_descriptor, uint64_t b_descriptor,
+                                           bool add) {
+  static_assert(kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 256);
+  if constexpr (kN == 16) LLMB_WGMMA_BYTES(16, "s32.s8.s8", LLMB_S0, LLMB_I8(0), "%8", "%9", "%10", "");
+  else if constexpr (kN == 32) LLMB_WGMMA_BYTES(32, "s32.s8.s8", LLMB_S1, LLMB_I16(0), "%16", "%17", "%18", "");
+  else if constexpr (kN == 64) LLMB_WGMMA_BYTES(64, "s32.s8.s8", LLMB_S3, LLMB_I32(0), "%32", "%33", "%34", "");
+  else if constexpr (kN == 128) LLMB_WGMMA_BYTES(128, "s32.s8.s8", LLMB_S7, LLMB_I64(0), "%64", "%65", "%66", "");
+  else LLMB_WGMMA_BYTES(256, "s32.s8.s8", LLMB_S15, LLMB_I128(0), "%128", "%129", "%130", "");
+}
+
+// The same of e4m3. Within one product and those that add to it, Hopper keeps some 14 bits of a sum: long sums are cut,
+// and their parts added in fp32. kN: 16, 32, 64 or 128.
+template <int kN>
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[kN / 2], uint64_t a_descriptor, uint64_t b_descriptor, bool add) {
+  static_assert(kN == 16 || kN == 32 || kN == 64 || kN == 128);
+  if constexpr (kN == 16) LLMB_WGMMA_BYTES(16, "f32.e4m3.e4m3", LLMB_S0, LLMB_D0, "%8", "%9", "%10", ", 1, 1");
+  else if constexpr (kN == 32) LLMB_WGMMA_BYTES(32, "f32.e4m3.e4m3", LLMB_S1, LLMB_D1, "%16", "%17", "%18", ", 1, 1");
+  else if constexpr (kN == 64) LLMB_WGMMA_BYTES(64, "f32.e4m3.e4m3", LLMB_S3, LLMB_D3, "%32", "%33", "%34", ", 1, 1");
+  else LLMB_WGMMA_BYTES(128, "f32.e4m3.e4m3", LLMB_S7, LLMB_D7, "%64", "%65", "%66", ", 1, 1");
+}
+
+#undef LLMB_I8
+#undef LLMB_I16
+#undef LLMB_I32
+#undef LLMB_I64
+#undef LLMB_I128
+#undef LLMB_WGMMA_BYTES
 
 #undef LLMB_R0
 #undef LLMB_S0

@@ -40,6 +40,13 @@ constexpr int64_t kMaxInt8FewRows = 32;
 // Sums of 32 bits that cuBLASLt makes at a time: 64 MiB. Reckoned, not measured.
 constexpr int64_t kMaxInt8Sums = int64_t{16} << 20;
 
+// ---- linear_wgmma8, of which int8_tiling() reckons how long tilings take, in cycles of a multiprocessor
+// linear_wgmma's tiles of 128 by 128 get 6 TB/s from the second-level cache, 25 bytes a cycle for each of 132; one alone
+// gets more. The others are reckoned, not measured.
+constexpr double kL2BytesPerCycle = 25, kSmBytesPerCycle = 48;
+constexpr double kInt8ProductsPerCycle = 3300;  // of 4096, as bf16 reaches 0.8 of its peak
+constexpr double kTaskCycles = 2000;            // to begin and to end a tile
+
 // ---- linear_fp8
 // Above so many, cuBLASLt multiplies where it can. Reckoned, not measured.
 constexpr int64_t kMaxFp8FewRows = 32;

@@ -53,8 +53,9 @@ uint64_t wgmma_descriptor(const void* shared, uint32_t leading_bytes, uint32_t s
 
 namespace detail {
 
+enum class WgmmaBytes : uint8_t { kNone, kInt8, kE4m3 };
 struct Wgmma {
-  float* d;
+  void* d;  // of int32_t for int8, else of float
   const uint32_t* a_registers;  // null: by a_descriptor
   uint64_t a_descriptor;
   uint64_t b_descriptor;
@@ -63,9 +64,11 @@ struct Wgmma {
   bool mn_major_a;
   bool mn_major_b;
   bool add;
+  WgmmaBytes bytes = WgmmaBytes::kNone;  // else elements of 8 bits, 32 values of k
 };
 void wgmma(const Wgmma& operation, const char* file, int line);
 void wgmma_wait(uint32_t num_pending);
+void stmatrix_trans(void* column, const uint32_t (&registers)[4], const char* file, int line);
 
 }  // namespace detail
 
@@ -85,6 +88,25 @@ template <class T, int kN, bool kMnMajorB = false>
 void wgmma(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b_descriptor, bool add, LLMB_SIMT_SITE) {
   static_assert(kN % 16 == 0 && kN >= 16 && kN <= 256 && sizeof(T) == 2);
   detail::wgmma({d, a, 0, b_descriptor, kN, std::is_same_v<T, __nv_bfloat16>, false, kMnMajorB, add}, file, line);
+}
+
+template <int kN>
+void wgmma_int8(int32_t (&d)[kN / 2], uint64_t a_descriptor, uint64_t b_descriptor, bool add, LLMB_SIMT_SITE) {
+  static_assert(kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 256);
+  detail::wgmma({d, nullptr, a_descriptor, b_descriptor, kN, false, false, false, add, detail::WgmmaBytes::kInt8}, file,
+                line);
+}
+template <int kN>
+void wgmma_e4m3(float (&d)[kN / 2], uint64_t a_descriptor, uint64_t b_descriptor, bool add, LLMB_SIMT_SITE) {
+  static_assert(kN == 16 || kN == 32 || kN == 64 || kN == 128);
+  detail::wgmma({d, nullptr, a_descriptor, b_descriptor, kN, false, false, false, add, detail::WgmmaBytes::kE4m3}, file,
+                line);
+}
+
+// ---- matrices of 16-bit elements to shared memory -----------------------------------------------------------------
+
+inline void stmatrix_x4_trans(void* column, const uint32_t (&registers)[4], LLMB_SIMT_SITE) {
+  detail::stmatrix_trans(column, registers, file, line);
 }
 
 }  // namespace llmb::cuda::ptx

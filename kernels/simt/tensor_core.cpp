@@ -53,6 +53,26 @@ void load_matrices(uint32_t mask, void* const* arguments) {
   }
 }
 
+struct StMatrix {
+  void* column;
+  const uint32_t* registers;
+};
+
+void store_matrices(uint32_t mask, void* const* arguments) {
+  check_full_warp(mask, "stmatrix");
+  for (int lane = 0; lane < 32; ++lane) {
+    const StMatrix& to = *static_cast<const StMatrix*>(arguments[lane]);
+    if (reinterpret_cast<uintptr_t>(to.column) % 16 != 0)
+      ::llmb::simt::fault("stmatrix: a row is not aligned to 16 bytes");
+    uint16_t elements[8];  // of column lane % 8 of matrix lane / 8
+    for (int row = 0; row < 8; ++row) {
+      const StMatrix& from = *static_cast<const StMatrix*>(arguments[row * 4 + lane % 8 / 2]);
+      elements[row] = static_cast<uint16_t>(from.registers[lane / 8] >> (16 * (lane % 2)));
+    }
+    std::memcpy(to.column, elements, sizeof(elements));
+  }
+}
+
 template <class T>
 float value_of(uint32_t packed, int half) {
   const uint16_t bits = static_cast<uint16_t>(packed >> (16 * half));
@@ -150,6 +170,11 @@ void multiply_int8(uint32_t mask, void* const* arguments) {
 void ldmatrix(uint32_t* registers, int num_matrices, bool transposed, const void* row, const char* file, int line) {
   LdMatrix argument{registers, row, num_matrices, transposed};
   ::llmb::simt::warp_collective(kFullWarp, load_matrices, &argument, {"ldmatrix", file, line});
+}
+
+void stmatrix_trans(void* column, const uint32_t (&registers)[4], const char* file, int line) {
+  StMatrix argument{column, registers};
+  ::llmb::simt::warp_collective(kFullWarp, store_matrices, &argument, {"stmatrix", file, line});
 }
 
 template <class T>

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -18,11 +19,12 @@ constexpr uint32_t kMaxGroups = 1024 / kThreads;
 constexpr uint32_t kGroupBarrier = 16;  // the first of the layer's own barriers
 constexpr int kRows = 64;
 constexpr int kDepth = 16;
+constexpr uint32_t kBytesDepth = 32;  // of a product of bytes
 constexpr int kMaxColumns = 256;
 
-// The sums of one thread from issue to wait; products on the same registers share them.
+// The sums of one thread from issue to wait; products on the same registers share them. Of int8: the bits of integers.
 struct Sums {
-  float* registers;
+  void* registers;
   std::vector<float> values;
   uint64_t last_operation;
 };
@@ -115,8 +117,68 @@ void load_a(const Operation& operation, float (&a)[kRows][kDepth]) {
   }
 }
 
+// Calls visit(the thread's sum, row, column) for all.
+template <class Visit>
+void for_each_sum(const Operation& operation, const Visit& visit) {
+  for (uint32_t thread = 0; thread < kThreads; ++thread) {
+    for (uint32_t i = 0; i < static_cast<uint32_t>(operation.form.num_columns) / 2; ++i) {
+      const uint32_t row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
+      visit(operation.sums[thread][i], row, i / 4 * 8 + thread % 4 * 2 + i % 2);
+    }
+  }
+}
+
+// Row `mn` of a K-major operand of bytes: two pieces of 16, each of which the swizzle leaves together.
+void load_bytes(uint64_t descriptor, uint32_t mn, uint8_t (&to)[kBytesDepth]) {
+  const uint32_t start = static_cast<uint32_t>(descriptor & 0x3FFF) << 4;
+  const uint32_t stride = static_cast<uint32_t>(descriptor >> 32 & 0x3FFF) << 4;
+  for (uint32_t k = 0; k < kBytesDepth; k += 16) {
+    const size_t place = simt::swizzle_128(start + mn / 8 * stride + mn % 8 * 128 + k);
+    if (place + 16 > simt::dynamic_shared_bytes()) simt::fault("wgmma reads behind the end of dynamic shared memory");
+    std::memcpy(to + k, static_cast<const char*>(simt::dynamic_shared_memory()) + place, 16);
+  }
+}
+
+float value_of_e4m3(uint8_t bits) {
+  const float magnitude = (bits & 0x7F) == 0x7F ? NAN
+                          : (bits & 0x78) != 0  ? std::ldexp(static_cast<float>(8 + (bits & 7)), (bits >> 3 & 15) - 10)
+                                                : std::ldexp(static_cast<float>(bits & 7), -9);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+// Integers wrap; sums of e4m3 are of fp32, in the order of k.
+template <class Number, class Decode>
+void compute_bytes(const Operation& operation, const Decode& decode) {
+  const detail::Wgmma& form = operation.form;
+  const uint32_t num_columns = static_cast<uint32_t>(form.num_columns);
+  static Number b[kBytesDepth][kMaxColumns];
+  static Number d[kRows][kMaxColumns];
+  uint8_t bytes[kBytesDepth];
+  for (uint32_t column = 0; column < num_columns; ++column) {
+    load_bytes(form.b_descriptor, column, bytes);
+    for (uint32_t k = 0; k < kBytesDepth; ++k) b[k][column] = decode(bytes[k]);
+  }
+  for_each_sum(operation, [&](const float& from, uint32_t row, uint32_t column) {
+    if (form.add) std::memcpy(&d[row][column], &from, sizeof(from));
+    else d[row][column] = 0;
+  });
+  for (uint32_t row = 0; row < kRows; ++row) {
+    load_bytes(form.a_descriptor, row, bytes);
+    for (uint32_t k = 0; k < kBytesDepth; ++k) {
+      const Number a = decode(bytes[k]);
+      for (uint32_t column = 0; column < num_columns; ++column) d[row][column] += a * b[k][column];
+    }
+  }
+  for_each_sum(operation,
+               [](float& to, uint32_t row, uint32_t column) { std::memcpy(&to, &d[row][column], sizeof(to)); });
+}
+
 void compute(const Operation& operation) {
   const detail::Wgmma& form = operation.form;
+  if (form.bytes == detail::WgmmaBytes::kInt8)
+    return compute_bytes<uint32_t>(operation,
+                                   [](uint8_t byte) { return static_cast<uint32_t>(static_cast<int8_t>(byte)); });
+  if (form.bytes == detail::WgmmaBytes::kE4m3) return compute_bytes<float>(operation, value_of_e4m3);
   const uint32_t num_columns = static_cast<uint32_t>(form.num_columns);
   static float a[kRows][kDepth];
   static float b[kDepth][kMaxColumns];
@@ -127,21 +189,13 @@ void compute(const Operation& operation) {
       b[k][column] = load_element(form.b_descriptor, form.mn_major_b, form.is_bfloat16, column, k);
     }
   }
-  const auto for_each_sum = [&](auto&& visit) {
-    for (uint32_t thread = 0; thread < kThreads; ++thread) {
-      for (uint32_t i = 0; i < num_columns / 2; ++i) {
-        const uint32_t row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
-        visit(operation.sums[thread][i], d[row][i / 4 * 8 + thread % 4 * 2 + i % 2]);
-      }
-    }
-  };
-  for_each_sum([&](float from, float& to) { to = form.add ? from : 0.0f; });
+  for_each_sum(operation, [&](float from, uint32_t row, uint32_t column) { d[row][column] = form.add ? from : 0.0f; });
   for (uint32_t row = 0; row < kRows; ++row) {
     for (uint32_t k = 0; k < kDepth; ++k) {
       for (uint32_t column = 0; column < num_columns; ++column) d[row][column] += a[row][k] * b[k][column];
     }
   }
-  for_each_sum([](float& to, float from) { to = from; });
+  for_each_sum(operation, [](float& to, uint32_t row, uint32_t column) { to = d[row][column]; });
 }
 
 void compute_until(WarpGroup& group, uint64_t count) {
@@ -164,15 +218,17 @@ float* take_sums(ThreadState& state, const detail::Wgmma& form) {
     (*found)->last_operation = state.num_issued;
     return (*found)->values.data();
   }
-  state.sums.push_back(std::make_unique<Sums>(Sums{form.d, {form.d, form.d + count}, state.num_issued}));
+  state.sums.push_back(std::make_unique<Sums>(Sums{form.d, std::vector<float>(count), state.num_issued}));
+  float* const values = state.sums.back()->values.data();
+  std::memcpy(values, form.d, count * sizeof(float));
   std::memset(form.d, 0xFF, count * sizeof(float));
-  return state.sums.back()->values.data();
+  return values;
 }
 
 bool same_form(const detail::Wgmma& x, const detail::Wgmma& y) {
   return x.a_descriptor == y.a_descriptor && x.b_descriptor == y.b_descriptor && x.num_columns == y.num_columns &&
          x.is_bfloat16 == y.is_bfloat16 && x.mn_major_a == y.mn_major_a && x.mn_major_b == y.mn_major_b &&
-         x.add == y.add && (x.a_registers == nullptr) == (y.a_registers == nullptr);
+         x.add == y.add && x.bytes == y.bytes && (x.a_registers == nullptr) == (y.a_registers == nullptr);
 }
 
 // By the first thread that goes on after all have come.
