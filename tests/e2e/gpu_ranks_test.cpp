@@ -1,4 +1,4 @@
-// --tensor-parallel-size and --pipeline-parallel-size on GPUs, of the whole program, with the host SIMT layer in place of GPUs: the answers of one
+// --tensor-parallel-size on GPUs, of the whole program, with the host SIMT layer in place of GPUs: the answers of one
 // GPU, the same bytes whatever the schedule and the timing, and whatever happens to a rank, nothing is lost.
 #include <doctest/doctest.h>
 
@@ -133,30 +133,6 @@ TEST_CASE("a rank on a GPU that is killed or stopped: exit code 9, its name, and
   CHECK(stable_output(read_file(dir.file("out.jsonl"))) == stable_output(read_file(dir.file("plain.jsonl"))));
 }
 
-TEST_CASE("stages of layers on two and three GPUs: the bytes of one, also of a run that goes on after a kill with others") {
-  const TemporaryDirectory dir;
-  write_file(dir.file("in.jsonl"), id_rows(40));
-  const auto arguments = [&](const std::string& out, int num_stages, int seed = 0) {
-    const std::vector<std::string> more = {dir.file("in.jsonl"), "-o", dir.file(out), "--pipeline-parallel-size",
-                                           std::to_string(num_stages)};
-    return command(more, num_stages, seed);
-  };
-  const ProcessResult alone = run_process(arguments("plain.jsonl", 1));
-  REQUIRE_MESSAGE(alone.exit_code == 0, alone.err);
-  std::string script;
-  for (const std::string& argument : arguments("out.jsonl", 2, 1)) script += "'" + argument + "' ";
-  const ProcessResult killed = run_process(
-      {"/bin/bash", "-c",
-       script + "</dev/null & pid=$!; until [ $(wc -l < " + dir.file("out.jsonl.partial") +
-           " 2>/dev/null || echo 0) -ge 3 ] || ! kill -0 $pid; do sleep 0.02; done; for rank in $(pgrep -P $pid); do "
-           "kill -KILL $rank; done; wait $pid; echo $?"});
-  CHECK_MESSAGE(killed.out == "9\n", killed.err);
-  CHECK_MESSAGE(killed.err.find("rank 1 ") != std::string::npos, killed.err);
-  const ProcessResult last = run_process(arguments("out.jsonl", 3, 2));
-  CHECK_MESSAGE(last.exit_code == 0, last.err);
-  CHECK(stable_output(read_file(dir.file("out.jsonl"))) == stable_output(read_file(dir.file("plain.jsonl"))));
-}
-
 TEST_CASE("too few GPUs, and what several GPUs do not take yet, are refused by name before anything is loaded") {
   const auto refusal = [](const std::vector<std::string>& more, int code, int num_gpus = 2) {
     const ProcessResult result = run_process(command(more, num_gpus), id_rows(1));
@@ -164,7 +140,7 @@ TEST_CASE("too few GPUs, and what several GPUs do not take yet, are refused by n
     return result.err;
   };
   CHECK(refusal(kTwoGpus, 9, 1).find("2 ranks need a GPU each, and this machine has 1") != std::string::npos);
-  CHECK(refusal({"--prefill-context-parallel-size", "2"}, 4).find("not over several GPUs yet") != std::string::npos);
+  CHECK(refusal({"--pipeline-parallel-size", "2"}, 4).find("not over several GPUs yet") != std::string::npos);
   CHECK(refusal(with(kTwoGpus, {"--workers", "2"}), 9, 3).find("4 ranks need a GPU each") != std::string::npos);
 }
 

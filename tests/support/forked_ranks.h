@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,7 +25,6 @@ namespace llmb::test {
 
 struct ForkedRanksOptions {
   int32_t tensor_size = 2;
-  int32_t num_stages = 1;
   double patience_ms = 0;
   uint64_t delay_seed = 0;                   // of each call in which ranks meet; 0: none waits
   std::function<void(int rank)> in_process;  // called in each rank's process before it loads
@@ -114,7 +112,7 @@ struct ForkedRanks {
 };
 
 inline ForkedRanks make_forked_ranks(const ForkedRanksOptions& options) {
-  const RankPart grid = {0, options.tensor_size, options.num_stages};
+  const RankPart grid = {0, options.tensor_size};
   auto ranks = SharedRanks::create(grid.num_ranks(), rank_channels(grid));
   check_ok(ranks.status());
   const auto first = make_rank_context(*ranks, grid);
@@ -130,25 +128,5 @@ inline std::unique_ptr<Backend> load_forked_ranks(const ForkedRanksOptions& rank
   check_ok(made.backend->load(config, options));
   return std::move(made.backend);
 }
-
-// Ranks that steps meet at work. Rank 0's device works by itself, too, once it has loaded, as plans are submitted while
-// others run; so nothing may be loaded beside it.
-class RanksAtWork final : public Backend {
- public:
-  explicit RanksAtWork(const ForkedRanksOptions& options) : ranks_(make_forked_ranks(options).backend) {}
-  Status load(const ModelConfig& config, const LoadOptions& options) override {
-    const Status status = ranks_->load(config, options);
-    if (status.ok()) device_.emplace();
-    return status;
-  }
-  const BackendInfo& info() const override { return ranks_->info(); }
-  Status submit(const StepPlan& plan) override { return ranks_->submit(plan); }
-  Status wait(StepOutput* output) override { return ranks_->wait(output); }
-  AdapterStore* adapters() override { return ranks_->adapters(); }
-
- private:
-  std::unique_ptr<Backend> ranks_;
-  std::optional<simt::Background> device_;
-};
 
 }  // namespace llmb::test

@@ -98,7 +98,6 @@ struct StepLimits {
   int32_t max_num_seqs = 0;  // entries
   int32_t max_num_samples = 0;
   int32_t max_blocks_per_seq = 0;  // in each layer group
-  int32_t max_plans_in_flight = kMaxPlansInFlight;
   int64_t max_num_biases = 0, max_num_penalties = 0;  // of rows that are sampled at once; every row's fit
   int32_t num_layer_groups = 1;
   int32_t mask_words = 0;  // of a sample row's mask
@@ -115,8 +114,8 @@ struct StepLimits {
   int32_t max_num_shared_tokens() const { return std::min(max_num_tokens, max_num_samples); }
 };
 
-// One thread drives it. At most limits.max_plans_in_flight steps are on their way: upload() of a step waits for nobody,
-// so the step so many before it must have run.
+// One thread drives it. At most kMaxPlansInFlight steps are on their way: upload() of a step waits for nobody, so the
+// step so many before it must have run.
 class StepStage {
  public:
   // Throws cuda::CudaError.
@@ -183,7 +182,8 @@ class StepStage {
   std::vector<int32_t> sharing_seqs_;  // that these index
   std::vector<int32_t> least_position_;  // [num_entries]  of the first row, wherever the step is resolved
   int32_t least_windows_[kMaxStepParts] = {};  // StepKind's
-  std::vector<cuda::PinnedMemory> host_, host_tables_, host_masks_, host_shared_;  // [max_plans_in_flight]  in turn
+  cuda::PinnedMemory host_[kMaxPlansInFlight], host_tables_[kMaxPlansInFlight];  // in turn
+  cuda::PinnedMemory host_masks_[kMaxPlansInFlight], host_shared_[kMaxPlansInFlight];
   cuda::DeviceMemory device_, device_tables_, device_masks_, device_shared_;
   cuda::DeviceMemory places_;  // [1 + num_layer_groups, max_num_tokens]  positions and slots
   // The last plan's.
@@ -198,7 +198,7 @@ class StepStage {
   bool has_tree_ = false;                                         // some row is not in its place
   std::vector<int32_t> query_start_, context_len_, block_start_;  // of attention's sequences
   int32_t second_seq_ = 0;                                        // the first of the second part
-  size_t turn_ = 0;
+  int turn_ = 0;
 };
 
 }  // namespace llmb

@@ -144,6 +144,7 @@ Status check_gpu_ranks(const RankPart& grid) {
   const auto refused = [](const std::string& what) {
     return unsupported(what + ": not over several GPUs yet; use --device cpu, or leave it out");
   };
+  if (grid.num_stages > 1) return refused("stages of layers");
   if (grid.context_size > 1) return refused("ranks that share out rows or divide keys and values");
   return {};
 }
