@@ -63,6 +63,8 @@ void CudaOps::linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Ro
             [&]<typename T>(T) { cuda::quantize_rows(data<const T>(x), rows, x.width, int8, scales, stream_); });
   with_type(out.dtype, [&]<typename Out>(Out) {
     const cuda::Int8Rows rounded{int8, scales};
+    if (wgmma8_ && rows >= cuda::tuning::kMinInt8WgmmaRows)
+      return wgmma8_->run(weight, rounded, rows, data<Out>(out), stream_);
     if (int8_lt_ && int8_lt_->run(weight, rounded, rows, data<Out>(out), stream_)) return;
     cuda::linear_int8(weight, rounded, rows, data<Out>(out), stream_);
   });

@@ -30,6 +30,7 @@
 #include "kernels/cuda/linear_int4.h"
 #include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/linear_int8_lt.h"
+#include "kernels/cuda/linear_wgmma8.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/paged_attention.h"
 #include "kernels/cuda/sample.h"
@@ -227,7 +228,8 @@ class CudaOps final : public Ops, public StepParts {
   int64_t max_int8_features_ = 0;                // of int8 weights, each row of x as int8_row_bytes says
   cuda::DeviceMemory x_int8_, x_scales_;         // what an int8 product takes
   int64_t max_int8_out_ = 0;
-  std::optional<cuda::LinearInt8Lt> int8_lt_;  // where rows can be many
+  std::optional<cuda::LinearInt8Lt> int8_lt_;  // where rows can be many, but on Hopper
+  std::optional<cuda::LinearWgmma8> wgmma8_;   // for int8 weights on Hopper
   int64_t max_fp8_features_ = 0;               // of e4m3 weights
   std::optional<cuda::LinearFp8> linear_fp8_;  // once there are e4m3 weights
   std::optional<cuda::LinearFp8Lt> fp8_lt_;    // where rows can be many, and the run is not deterministic

@@ -148,7 +148,8 @@ void CudaOps::end_of_weights() {
   if (max_int8_features_ == 0) return;
   x_int8_ = cuda::DeviceMemory(max_rows * cuda::int8_row_bytes(max_int8_features_));
   x_scales_ = cuda::DeviceMemory(max_rows * int64_t{sizeof(float)});
-  if (max_rows > cuda::tuning::kMaxInt8FewRows)
+  if (options_.hopper) wgmma8_.emplace(num_sms_, stream_);
+  else if (max_rows > cuda::tuning::kMaxInt8FewRows)
     int8_lt_.emplace(std::min(max_rows * max_int8_out_, cuda::tuning::kMaxInt8Sums));
 }
 
