@@ -177,8 +177,8 @@ class KernelCases {
     cuda::LinearInt8Lt lt(std::min(rows * n, cuda::tuning::kMaxInt8Sums));
     const double flops = 2.0 * static_cast<double>(rows * n) * static_cast<double>(k);
     const auto bytes = static_cast<double>((n + rows) * row_bytes + rows * (n + k) * 2);
-    // As in a run; by wgmma, which no run takes yet; by our own kernel where cuBLASLt makes the sums. All have the same
-    // bits.
+    // As in a run; by wgmma where a run does not take it, by cuBLASLt where it could make the sums, and by our own kernel
+    // there. All have the same bits.
     const auto time = [&](const char* op, bool by_wgmma, bool by_lt) {
       const auto product = [&](int c) {
         cuda::quantize_rows(x.at<T>(0), rows, k, x_int8.at<int8_t>(0), x_scales.at<float>(0), bench_.stream());
@@ -191,9 +191,11 @@ class KernelCases {
       product(0);  // what cuBLASLt gives is compared
       bench_.report_either(op, what, bench_.time_s(copies, product), bytes, flops);
     };
-    time("linear_int8", false, true);
-    if (wgmma8_) time("linear_int8_wgmma", true, false);
-    if (rows > cuda::tuning::kMaxInt8FewRows) time("linear_int8_own", false, false);
+    const bool takes_wgmma = wgmma8_ && rows >= cuda::tuning::kMinInt8WgmmaRows;
+    time("linear_int8", takes_wgmma, true);
+    if (wgmma8_ && !takes_wgmma) time("linear_int8_wgmma", true, false);
+    if (takes_wgmma && rows > cuda::tuning::kMaxInt8FewRows) time("linear_int8_lt", false, true);
+    if (takes_wgmma || rows > cuda::tuning::kMaxInt8FewRows) time("linear_int8_own", false, false);
   }
 
   void norm_case(int64_t rows) {

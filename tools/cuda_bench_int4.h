@@ -55,7 +55,8 @@ inline void int4_cases(CudaBench& bench, cuda::Linear* linear, bool hopper, cons
     one.wgmma_blocks_per_sm = 1;
     if (rows <= 64) codes("linear_int4_one", what, one);
     deterministic.deterministic = true;
-    if (rows > 128 && rows <= 512) codes("linear_int4_det", what, deterministic);
+    const bool is_few = rows <= cuda::tuning::kMaxInt4MmaRows;
+    if (is_few || (rows > 128 && rows <= 512)) codes("linear_int4_det", what, deterministic);
   }
   if (rows > 64) {
     const cuda::LinearView dequantized{numbers.at<void>(0), nullptr, n, k};

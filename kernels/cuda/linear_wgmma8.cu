@@ -1,6 +1,6 @@
 // Few rows: bound by the weight's bytes. Many: by what the second-level cache gives, features + rows bytes for features
 // · rows multiply-adds of a value of k, since int8 has twice the multiply-adds of bf16: hence tiles of 128 features by
-// 256 rows. Not timed yet.
+// 256 rows.
 #include "kernels/cuda/linear_wgmma8.h"
 
 #include <algorithm>

@@ -47,8 +47,8 @@ constexpr double kL2BytesPerCycle = 25, kSmBytesPerCycle = 48;
 constexpr double kInt8ProductsPerCycle = 3300;  // of 4096, as bf16 reaches 0.8 of its peak
 constexpr double kTaskCycles = 2000;            // to begin and to end a tile
 
-// From so many rows on Hopper takes linear_wgmma8: 1.0 to 1.9 times bf16's rate from there to 4,096 rows, with the rounding
-// of the rows, where cuBLASLt's sums of 32 bits make 0.6 to 1.4 times. Below, one of four shapes loses.
+// From so many rows on Hopper takes linear_wgmma8: 1.0 to 1.9 times bf16's rate from there to 4,096 rows, with the
+// rounding of the rows, where cuBLASLt's sums of 32 bits make 0.6 to 1.4 times. With one row one of four shapes loses.
 constexpr int64_t kMinInt8WgmmaRows = 8;
 
 // ---- linear_fp8

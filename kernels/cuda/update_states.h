@@ -35,7 +35,7 @@ void update_states(const StateLayout& layout, int32_t state_layer,  // among the
                    const T* qkv,                                    // [num_tokens, conv_channels]  q, k and v of all heads
                    const float* gates,  // [num_tokens, gates_size]  as kernels/cpu/update_states.h says
                    const StateWeights& weights, const StateEntry* entries, int32_t num_entries,
-                   int32_t num_tokens,  // of the step; none but the time depends on it
+                   int32_t num_tokens,  // of the step; only the time depends on it
                    T* out,              // [num_tokens, num_value_heads * value_dim]
                    cudaStream_t stream);
 

@@ -10,8 +10,8 @@ using cuda::check;
 
 namespace {
 
-// A third: not fitted. On an H200 (2026-11-27) no share can gain, as each multiprocessor brings its part of the memory's rate
-// (data/measurements). Green contexts on Hopper come in eights.
+// A third: not fitted. On an H200 halves gained nothing with it (data/measurements), as each multiprocessor brings its
+// part of the memory's rate. Green contexts on Hopper come in eights.
 constexpr int32_t kAttentionShare = 3, kGranularity = 8;
 
 void wait(cudaStream_t stream, const cuda::Event& event) {

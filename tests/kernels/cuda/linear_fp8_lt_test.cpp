@@ -5,11 +5,10 @@
 
 #include <cmath>
 
-#include "base/float_formats.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/linear_fp8.h"
-#include "kernels/cuda/quantize_rows.h"
 #include "kernels/cuda/tuning.h"
+#include "tests/kernels/cuda/byte_rows.h"
 #include "tests/support/device_array.h"
 #include "tests/support/kernel_support.h"
 #ifdef LLMB_SIMT
@@ -21,38 +20,8 @@ namespace {
 
 using bf16 = __nv_bfloat16;
 using test::DeviceArray;
-using test::random_normal;
 
-struct Quantized {
-  Quantized(int64_t rows, int64_t width, uint32_t seed)
-      : codes(static_cast<size_t>(rows * fp8::row_bytes(width))), scales(static_cast<size_t>(rows)) {
-    const DeviceArray<float> from(random_normal(rows * width, seed));
-    quantize_rows(from.data(), rows, width, codes.data(), scales.data(), nullptr);
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  }
-  std::vector<float> numbers() const {
-    std::vector<float> values;
-    for (const E4m3 code : codes.download()) values.push_back(fp8_e4m3_to_f32(code.bits));
-    return values;
-  }
-  DeviceArray<E4m3> codes;
-  DeviceArray<float> scales;
-};
-
-struct Problem {
-  Problem(int64_t num_rows, int64_t out, int64_t in, bool with_bias)
-      : rows(num_rows),
-        w(out, in, 1),
-        x(num_rows, in, 2),
-        bias(test::converted<bf16>(random_normal(out, 3))),
-        weight{w.codes.data(), w.scales.data(), with_bias ? bias.data() : nullptr, out, in},
-        rounded{x.codes.data(), x.scales.data()} {}
-  int64_t rows;
-  Quantized w, x;
-  DeviceArray<bf16> bias;
-  Fp8View weight;
-  Fp8Rows rounded;
-};
+using Problem = test_bytes::Problem<E4m3, Fp8View, Fp8Rows, bf16>;
 
 // By `lt`, or nothing where it refuses.
 template <class Out>
@@ -63,20 +32,17 @@ std::vector<float> run(LinearFp8Lt* lt, const Problem& p) {
   return out.download_floats();
 }
 
-// sum(k, product) adds up.
-template <class Sum>
-std::vector<Sum> reference(const Problem& p) {
+// As the host layer's library has it: 16 chains of fp32 sums, added in their order.
+std::vector<float> reference(const Problem& p) {
   const std::vector<float> w = p.w.numbers(), x = p.x.numbers(), w_scales = p.w.scales.download(),
                            x_scales = p.x.scales.download(), bias = p.bias.download_floats();
   const int64_t size = p.weight.row_bytes(), features = p.weight.out_features;
-  std::vector<Sum> out;
+  std::vector<float> out;
   for (int64_t row = 0; row < p.rows; ++row)
     for (int64_t f = 0; f < features; ++f) {
-      // As the host layer's library has it: 16 chains of fp32 sums, added in their order.
-      Sum lanes[16] = {};
-      for (int64_t k = 0; k < size; ++k) lanes[k % 16] += static_cast<Sum>(w[f * size + k]) * x[row * size + k];
-      Sum sum = 0;
-      for (const Sum lane : lanes) sum += lane;
+      float lanes[16] = {}, sum = 0;
+      for (int64_t k = 0; k < size; ++k) lanes[k % 16] += w[f * size + k] * x[row * size + k];
+      for (const float lane : lanes) sum += lane;
       sum = sum * w_scales[f] * x_scales[row];
       out.push_back(p.weight.bias == nullptr ? sum : sum + bias[f]);
     }
@@ -88,18 +54,18 @@ TEST_CASE("products of e4m3 by e4m3 with both scales and the bias") {
   for (const int64_t rows : kRows) {
     CAPTURE(rows);
     const Problem p(rows, 48, 100, rows % 2 == 0);
-    const std::vector<double> exact = reference<double>(p);
+    const std::vector<test_bytes::ExactOutput> exact = test_bytes::exact_outputs(p);
     LinearFp8Lt lt;
     for (int i = 0; i < 2; ++i) {
       const std::vector<float> actual = run<bf16>(&lt, p);
       REQUIRE(actual.size() == exact.size());
       for (size_t at = 0; at < exact.size(); ++at)
-        REQUIRE(std::fabs(static_cast<double>(actual[at]) - exact[at]) <= 0.01 * std::fabs(exact[at]) + 0.01);
+        REQUIRE(std::fabs(double{actual[at]} - exact[at].value) <= 0.01 * std::fabs(exact[at].value) + 0.01);
     }
     CHECK(lt.problem().empty());
 #ifdef LLMB_SIMT
     if (rows <= 64) continue;  // there the sums have parts
-    std::vector<float> expected = reference<float>(p);
+    std::vector<float> expected = reference(p);
     CHECK(test::same_bytes(run<float>(&lt, p), expected));
     for (float& value : expected) value = to_float(from_float<bf16>(value));
     CHECK(test::same_bytes(run<bf16>(&lt, p), expected));
@@ -116,7 +82,7 @@ TEST_CASE("few rows and features that are no multiple of 16 are LinearFp8's") {
 
 TEST_CASE("an output that is off is counted, one that a rounding moved is not") {
   const Problem p(70, 48, 64, true);
-  const std::vector<float> exact = reference<float>(p);
+  const std::vector<float> exact = reference(p);
   DeviceArray<uint32_t> differences(1);
   for (const uint32_t wrong : {0u, 2u}) {
     std::vector<bf16> out = test::converted<bf16>(exact);

@@ -55,10 +55,27 @@ TEST_CASE("Hopper: products have the accuracy of fp32 however the work is shared
     for (const int32_t blocks_per_sm : {1, 2}) {
       CAPTURE(num_sms);
       CAPTURE(blocks_per_sm);
-      LinearInt4 linear(options(num_sms, false, blocks_per_sm), nullptr);
-      for (const auto& [rows, features, k] : {std::tuple{5, 128, 1600}, {20, 400, 640}, {2, 700, 320}, {140, 300, 456}})
-        check_sizes<T>(linear, rows, features, k);
+      LinearInt4 few(options(num_sms, true, blocks_per_sm), nullptr);
+      LinearInt4 many(options(num_sms, false, blocks_per_sm), nullptr);
+      check_sizes<T>(few, 5, 128, 1600);
+      check_sizes<T>(few, 2, 700, 320);
+      for (const auto& [rows, features, k] : {std::tuple{20, 400, 640}, {50, 400, 640}, {140, 300, 456}})
+        check_sizes<T>(many, rows, features, k);
     }
+}
+
+TEST_CASE("Hopper: few rows go the way of other devices, but in deterministic runs") {
+  if (!have_hopper()) return;
+  using T = __nv_bfloat16;
+  constexpr int64_t kMost = tuning::kMaxInt4MmaRows;
+  const Product<T> p(kMost + 1, 1160, 300);
+  const Weight<T> weight(random_normal(300 * 1160, 2), 300, 1160);
+  LinearInt4 usual(options(7, false), nullptr), other(LinearInt4Options{7}, nullptr);  // their parts of k differ
+  const auto same = [&](int64_t rows) {
+    return p.run<float>(usual, weight, true, 0, rows) == p.run<float>(other, weight, true, 0, rows);
+  };
+  CHECK(same(kMost));
+  CHECK_FALSE(same(kMost + 1));
 }
 
 TEST_CASE("Hopper: no rows: nothing is written") {
