@@ -32,6 +32,7 @@
 #include "tools/cuda_bench_int4.h"
 #include "tools/cuda_bench_lora.h"
 #include "tools/cuda_bench_more_ops.h"
+#include "tools/cuda_bench_sparse24.h"
 #include "tools/cuda_bench_states.h"
 #include "tools/cuda_bench_steps.h"
 #include "tools/cuda_bench_texts.h"
@@ -62,7 +63,7 @@ struct Options {
                                   "silu_mul",    "embedding",       "gather_rows",  "sample",
                                   "block_copy",  "resolve_step",    "lora",         "more",
                                   "linear_int4", "linear_fp8",      "states",       "wide",
-                                  "texts"};
+                                  "texts",       "linear_sparse24"};
   std::string shape = "llama-3.1-8b";
 
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
@@ -162,6 +163,8 @@ class KernelCases {
         fp8_cases(bench_, wgmma8_ ? &*wgmma8_ : nullptr, what, n, k, rows, weight, x, out);
       if (options_.wants("linear_int4") && out_dtype != DType::kF32)
         int4_cases(bench_, &linear_, is_hopper_, {what, n, k, rows}, options_.wants("int4_shares"), weight, x, out);
+      if (options_.wants("linear_sparse24") && out_dtype != DType::kF32)  // pruned models keep their LM head
+        sparse24_cases(bench_, &linear_, what, n, k, rows, x, out);
     }
   }
 
@@ -321,7 +324,9 @@ int run(const Options& options, Settings settings) {
     found = true;
     KernelCases cases(bench, options, shape);
     bench.measure_limits(shape.is_tiny() ? 1 << 16 : int64_t{1} << 30, [&] { return cases.matrix_flops_per_s(); });
-    if (options.wants("linear") || options.wants("linear_int4") || options.wants("linear_fp8")) cases.linear_cases();
+    const auto is_wanted = [&](const char* op) { return options.wants(op); };
+    const auto products = {"linear", "linear_int4", "linear_fp8", "linear_sparse24"};
+    if (std::any_of(products.begin(), products.end(), is_wanted)) cases.linear_cases();
     if (options.wants("paged_attention"))
       attention_cases(bench, {shape.name, shape.heads, shape.kv_heads, shape.head_dim, shape.is_tiny()});
     cases.row_cases();

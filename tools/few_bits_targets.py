@@ -27,6 +27,11 @@ def few_bits_targets(rows, attention, add, missing):
         shapes = [shape for shape in products if f" {m}x" in shape]
         beside(f"int4 products, M = {m}, the worst shape",
                [(rows.get(("linear_int4", shape)), rows[("linear", shape)]) for shape in shapes], least)
+    for m in (1, 8, 16, 32, 64, 128, 256, 512, 4096):
+        least = 1.4 if m <= 16 else 1.0
+        shapes = [shape for shape in products if f" {m}x" in shape]
+        beside(f"2:4 sparse products, M = {m}, the worst shape",
+               [(rows.get(("linear_sparse24", shape)), rows[("linear", shape)]) for shape in shapes], least)
     for m in (1, 32, 256, 4096):
         shape = f"{m} rows, 8 of 128 experts"
         beside(f"experts in MXFP4, {m} rows", [(rows.get(("mix_experts_mxfp4", shape)), rows.get(("mix_experts", shape)))],

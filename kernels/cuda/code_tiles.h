@@ -1,5 +1,5 @@
-// Products of weights of few bits and rows of x on tensor cores: the main loop of linear_int4, linear_fp8 and
-// linear_grouped of both. Device code only.
+// Products of weights of few bits and rows of x on tensor cores: the main loop of linear_int4, linear_fp8,
+// linear_sparse24 and linear_grouped of the first two. Device code only.
 //
 // A weight is taken in units of 128 features by 64 k, [tile of features][step of k]. Codes says how they lie
 // (int4_fragments.h, fp8_fragments.h):
@@ -9,6 +9,8 @@
 //   Loader<kUnits>       brings one stage of kUnits units after the other to shared memory, by all threads
 //   Places               of what a lane reads of a unit
 //   for_each_fragment()  a lane's part of mma_m16n8k16's first operand for 16 features, 16 k at a time, as T
+// Where products are others than mma_m16n8k16's, Codes has Sums of its own instead of the last two
+// (sparse24_fragments.h).
 #pragma once
 
 #include <algorithm>
@@ -51,6 +53,32 @@ __device__ __forceinline__ void wait_for_all_but(int num_groups) {
       return ptx::cp_async_wait<6>();
   }
 }
+
+// Brings units that lie one behind the other to shared memory, kUnits at a time: a Loader of Codes. A thread's
+// addresses are reckoned once and then move on.
+template <int kUnitBytes, int kUnits>
+class UnitLoader {
+ public:
+  __device__ __forceinline__ UnitLoader(const uint8_t* units, int, int begin, int end)
+      : from_(units + int64_t{begin} * kUnitBytes + threadIdx.x * 16),
+        bytes_left_((end - begin) * kUnitBytes - static_cast<int>(threadIdx.x) * 16) {}
+
+  __device__ __forceinline__ void load(uint8_t* stage) {
+    constexpr int kBytes = kUnits * kUnitBytes, kPassBytes = kThreads * 16;
+    uint8_t* const to = stage + threadIdx.x * 16;
+#pragma unroll
+    for (int at = 0; at < kBytes; at += kPassBytes) {
+      const bool is_in_stage = at + kPassBytes <= kBytes || static_cast<int>(threadIdx.x) * 16 < kBytes - at;
+      if (is_in_stage && bytes_left_ > at) ptx::cp_async16(to + at, from_ + at);
+    }
+    from_ += kBytes;
+    bytes_left_ -= kBytes;
+  }
+
+ private:
+  const uint8_t* from_;  // this thread's first 16 bytes of the next stage
+  int bytes_left_;       // of the block's from there on
+};
 
 // Brings a block's units to shared memory, and the columns of x that belong to them: stage after stage of kUnits units,
 // the last of which may be short. A thread's addresses are reckoned once and then move on.

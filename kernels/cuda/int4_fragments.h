@@ -91,30 +91,8 @@ struct Codes {
     return static_cast<const uint8_t*>(units);
   }
 
-  // A thread's addresses are reckoned once and then move on.
   template <int kUnits>
-  class Loader {
-   public:
-    __device__ __forceinline__ Loader(const uint8_t* units, int, int begin, int end)
-        : from_(units + int64_t{begin} * kUnitBytes + threadIdx.x * 16),
-          bytes_left_((end - begin) * kUnitBytes - static_cast<int>(threadIdx.x) * 16) {}
-
-    __device__ __forceinline__ void load(uint8_t* stage) {
-      constexpr int kBytes = kUnits * kUnitBytes, kPassBytes = code_tiles::kThreads * 16;
-      uint8_t* const to = stage + threadIdx.x * 16;
-#pragma unroll
-      for (int at = 0; at < kBytes; at += kPassBytes) {
-        const bool is_in_stage = at + kPassBytes <= kBytes || static_cast<int>(threadIdx.x) * 16 < kBytes - at;
-        if (is_in_stage && bytes_left_ > at) ptx::cp_async16(to + at, from_ + at);
-      }
-      from_ += kBytes;
-      bytes_left_ -= kBytes;
-    }
-
-   private:
-    const uint8_t* from_;  // this thread's first 16 bytes of the next stage
-    int bytes_left_;       // of the block's from there on
-  };
+  using Loader = code_tiles::UnitLoader<kUnitBytes, kUnits>;
 
   struct Places {
     __device__ __forceinline__ explicit Places(int sixteen) : codes(code_place(sixteen)), scales(scale_place(sixteen)) {}

@@ -1,5 +1,5 @@
-// out = x · weightᵀ + bias of a weight of few bits and 16-bit activations, sums in fp32: the kernel of linear_int4 and
-// linear_fp8. Device code and its launch.
+// out = x · weightᵀ + bias of a weight of few bits and 16-bit activations, sums in fp32: the kernel of linear_int4,
+// linear_fp8 and linear_sparse24. Device code and its launch.
 //
 // Units (code_tiles.h) are shared out evenly to the blocks of the grid, one behind the other; sums that several blocks
 // have a part of are added in the order of k by the block that comes last. How units are shared out depends on the

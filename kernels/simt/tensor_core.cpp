@@ -3,6 +3,7 @@
 
 #include "kernels/simt/float16.h"
 #include "kernels/simt/ptx.h"
+#include "kernels/simt/ptx_sparse.h"
 
 namespace llmb::cuda::ptx::detail {
 
@@ -165,6 +166,49 @@ void multiply_int8(uint32_t mask, void* const* arguments) {
   }
 }
 
+struct SparseMma {
+  float* d;
+  const uint32_t* a;
+  const uint32_t* b;
+  uint32_t places;
+  int selector;
+};
+
+// PTX ISA, "Matrix Fragments for sparse mma.m16n8k32 with .f16 and .bf16 types": A [16,32] of which 16 numbers a row
+// are there, B [32,8] as two of m16n8k16, D as there.
+template <class T>
+void multiply_sparse(uint32_t mask, void* const* arguments) {
+  check_full_warp(mask, "mma_sp_m16n8k32");
+  const auto of_lane = [&](int lane) -> const SparseMma& { return *static_cast<const SparseMma*>(arguments[lane]); };
+  float b[32][8];
+  float d[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const SparseMma& from = of_lane(lane);
+    if (from.selector != of_lane(0).selector)
+      ::llmb::simt::fault("the lanes of a warp execute different forms of mma_sp_m16n8k32");
+    for (int word = 0; word < 4; ++word)
+      for (int i = 0; i < 2; ++i) b[word * 8 + lane % 4 * 2 + i][lane / 4] = value_of<T>(from.b[word], i);
+    for (int i = 0; i < 4; ++i) d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] = from.d[i];
+  }
+  for (int row = 0; row < 16; ++row) {
+    const int group = row % 8, high = row / 8;
+    for (int four = 0; four < 8; ++four) {  // of the 32 k
+      const uint32_t word = of_lane(4 * group + 2 * of_lane(0).selector + four / 4).places;
+      const uint32_t bits = word >> (16 * high + four % 4 * 4);
+      const uint32_t places[2] = {bits & 3, bits >> 2 & 3};
+      if (places[0] >= places[1]) ::llmb::simt::fault("mma_sp_m16n8k32: the places of two numbers are not in order");
+      const uint32_t numbers = of_lane(4 * group + four % 4).a[four / 4 * 2 + high];
+      for (int i = 0; i < 2; ++i) {
+        const float a = value_of<T>(numbers, i);
+        for (int column = 0; column < 8; ++column)
+          d[row][column] += a * b[four * 4 + static_cast<int>(places[i])][column];
+      }
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane)
+    for (int i = 0; i < 4; ++i) of_lane(lane).d[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+}
+
 }  // namespace
 
 void ldmatrix(uint32_t* registers, int num_matrices, bool transposed, const void* row, const char* file, int line) {
@@ -188,7 +232,16 @@ void mma_m16n8k32_int8(int32_t* d, const uint32_t* a, const uint32_t* b, const c
   ::llmb::simt::warp_collective(kFullWarp, multiply_int8, &argument, {"mma_m16n8k32_int8", file, line});
 }
 
+template <class T>
+void mma_sp_m16n8k32(float* d, const uint32_t* a, const uint32_t* b, uint32_t places, int selector, const char* file,
+                     int line) {
+  SparseMma argument{d, a, b, places, selector};
+  ::llmb::simt::warp_collective(kFullWarp, multiply_sparse<T>, &argument, {"mma_sp_m16n8k32", file, line});
+}
+
 template void mma_m16n8k16<__nv_bfloat16>(float*, const uint32_t*, const uint32_t*, const char*, int);
 template void mma_m16n8k16<__half>(float*, const uint32_t*, const uint32_t*, const char*, int);
+template void mma_sp_m16n8k32<__nv_bfloat16>(float*, const uint32_t*, const uint32_t*, uint32_t, int, const char*, int);
+template void mma_sp_m16n8k32<__half>(float*, const uint32_t*, const uint32_t*, uint32_t, int, const char*, int);
 
 }  // namespace llmb::cuda::ptx::detail

@@ -48,6 +48,10 @@ class Inspector {
     std::optional<Result<WeightFiles>> files;
     if (config.ok()) files.emplace(WeightFiles::open(path_, *config));
     stays_packed_ = files && files->ok() && (*files)->stays_packed();
+    if (config.ok()) {
+      const auto on_gpu = stays_packed_on_gpu(path_, *config, config->gpu_dtype(), Quantization::kNone);
+      stays_sparse_on_gpu_ = on_gpu.ok() && *on_gpu == StoredMethod::kSparse24;
+    }
     if (files && files->ok()) print_mtp(*config);
     print_tensors();
     if (files && !files->ok()) refuse("weights", files->status());
@@ -203,8 +207,15 @@ class Inspector {
     if (out.empty() && line.dtype == "I8") out = end_of(".weight", ".weight_scale");
     if (line.dtype == "U8" && line.name.ends_with("_proj_blocks"))
       out = "stays on a GPU, and on a CPU that multiplies in float32, else becomes BF16";
-    if (line.name.ends_with(".compressed"))
-      out = "stays on a CPU that multiplies in float32, else becomes dense " + line.dtype;
+    if (line.name.ends_with(".compressed")) {
+      // Blocks are of 32 numbers, half of which are here; an LM head is numbers on a GPU.
+      const bool has_blocks = line.shape.back() % 16 == 0 && line.dtype != "F32";
+      const bool is_on_gpu = stays_sparse_on_gpu_ && !line.name.ends_with("lm_head.compressed");
+      out = (has_blocks ? std::string(is_on_gpu ? "stays on a GPU, and " : "stays ") +
+                              "on a CPU that multiplies in float32, else becomes dense "
+                        : std::string("becomes dense ")) +
+            line.dtype;
+    }
     const bool is_other = line.dtype == "F8_E4M3" || line.dtype == "I8" || line.dtype == "U8";
     if (out.empty() && is_other && line.name.ends_with(".weight"))
       out = stays_packed_ ? "stays on a CPU that multiplies in float32, else becomes the model's dtype"
@@ -296,12 +307,12 @@ class Inspector {
     const int64_t weights = stored_weight_bytes(c);
     const bool stays_blocks = stays_packed_, is_gguf = is_gguf_path(path_);
     const Result<StoredMethod> on_gpu = stays_packed_on_gpu(path_, c, c.gpu_dtype(), Quantization::kNone);
-    const bool all_stay_on_gpu = on_gpu.ok() && *on_gpu == StoredMethod::kMxfp4;
-    // Blocks of GGUF as they are, other integers with the scales of their groups repeated.
-    const int64_t packed_bytes = is_gguf ? stored_bytes_ : stored_bytes_ * 6 / 5;
+    const bool all_stay_on_gpu = stays_sparse_on_gpu_ || (on_gpu.ok() && *on_gpu == StoredMethod::kMxfp4);
+    // Blocks of GGUF and sparse numbers as they are, integers with the scales of their groups repeated.
+    const int64_t packed_bytes = is_gguf || stays_sparse_on_gpu_ ? stored_bytes_ : stored_bytes_ * 6 / 5;
     if (all_stay_on_gpu)
-      std::printf(
-          "note          weights of few bits stay as they are on a GPU, and on a CPU that multiplies in float32\n");
+      std::printf("note          %s stay as they are on a GPU, and on a CPU that multiplies in float32\n",
+                  stays_sparse_on_gpu_ ? "2:4 sparse weights" : "weights of few bits");
     else if (weights > stored_bytes_ + stored_bytes_ / 4 && stored_bytes_ > 0)
       std::printf(
           "note          weights of few bits %sbecome %s when they are loaded: %.1f times the file's size\n",
@@ -346,6 +357,7 @@ class Inspector {
   const std::vector<std::string> adapters_;
   int64_t stored_bytes_ = 0;
   bool stays_packed_ = false;             // on a CPU, of the matrices of few bits
+  bool stays_sparse_on_gpu_ = false;      // of 2:4 sparse matrices
   std::unique_ptr<Tokenizer> tokenizer_;  // null where it is refused
   std::vector<std::string> refused_;
 };

@@ -204,6 +204,7 @@ Status add_arithmetic(const LoadOptions& load, const std::string& model_dir, int
   if (is_gpu) {  // sums round otherwise than those of the numbers that codes mean
     LLMB_ASSIGN_OR_RETURN(const StoredMethod stored, stays_packed_on_gpu(model_dir, config, *dtype, quantization));
     if (stored == StoredMethod::kMxfp4) out->flag("multiplies_mxfp4", true);
+    else if (stored == StoredMethod::kSparse24) out->flag("multiplies_sparse24", true);
     else if (stored != StoredMethod::kNumbers) out->flag("multiplies_int4", true);
   }
   out->flag("deterministic", load.cuda.deterministic || !is_gpu);

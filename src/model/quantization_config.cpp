@@ -214,7 +214,8 @@ Result<StoredMethod> stays_packed_on_gpu(const std::string& model_dir, const Mod
     return StoredMethod::kNumbers;
   LLMB_ASSIGN_OR_RETURN(const StoredQuantization stored, load_stored_quantization(model_dir));
   const bool is_int4 = stored.bits == 4 && (stored.is_gptq_or_awq() || stored.method == StoredMethod::kPackedInts);
-  const bool stays = config.experts.num_experts > 0 ? stored.method == StoredMethod::kMxfp4 : is_int4;
+  const bool is_sparse = stored.method == StoredMethod::kSparse24;
+  const bool stays = config.experts.num_experts > 0 ? stored.method == StoredMethod::kMxfp4 : is_int4 || is_sparse;
   return stays ? stored.method : StoredMethod::kNumbers;
 }
 

@@ -34,7 +34,8 @@ void read_quantization(ConfigFields& fields, ModelConfig* config);
 Result<StoredQuantization> load_stored_quantization(const std::string& model_dir);
 
 // How the model stores the matrices that a GPU multiplies as they are, beside activations of 16 bits and where nothing
-// quantises them anew: integers of four bits, but not those of experts, or experts in MXFP4. kNumbers: there are none.
+// quantises them anew: integers of four bits or 2:4 sparse numbers, but not of models with experts, or experts in
+// MXFP4. kNumbers: there are none.
 Result<StoredMethod> stays_packed_on_gpu(const std::string& model_dir, const ModelConfig& config, DType activations,
                                          Quantization quantization);
 

@@ -90,7 +90,7 @@ TEST_CASE("int8, int4 and fp8 weights, dense and experts: about as far from 16-b
 }
 
 TEST_CASE("checkpoints of few bits: each rank takes its part of them, and the answers are one GPU's") {
-  for (const std::string name : {"gptq-4", "awq", "w4a16", "w8a16", "nf4"}) {
+  for (const std::string name : {"gptq-4", "awq", "w4a16", "w8a16", "nf4", "sparse24-f16"}) {
     CAPTURE(name);
     const Model m(fixture("quantized/" + name), name == "w4a16" || name == "w8a16" ? DType::kBF16 : DType::kF16);
     CHECK(mean_difference(check_schedules(m), m.alone()) <= 0.05);

@@ -104,6 +104,9 @@ TEST_CASE("a name in the cache, and a GGUF file with a model but no tokenizer") 
   check_says(nvfp4, "stays on a CPU that multiplies in float32, else becomes BF16\n");
   check_says(inspect({source_dir() + "/data/fixtures/quantized/nf4", "--tensors"}),
              "stays on a CPU that multiplies in float32, else becomes the model's dtype\n");
+  const ProcessResult sparse = inspect({source_dir() + "/data/fixtures/quantized/sparse24", "--tensors"});
+  check_says(sparse, "stays on a GPU, and on a CPU that multiplies in float32, else becomes dense BF16\n");
+  check_says(sparse, "note          2:4 sparse weights stay as they are on a GPU, and on a CPU that multiplies in float32");
 }
 
 TEST_CASE("llm-batch inspect shows adapters and models, and says whether an adapter fits a model") {

@@ -16,6 +16,7 @@
 #include "backend/cuda/sampled_output.h"
 #include "backend/cuda/step_graphs.h"
 #include "backend/cuda/step_splits.h"
+#include "backend/cuda/stored_blocks.h"
 #include "backend/cuda/supported.h"
 #include "backend/cuda/warm_up.h"
 #include "backend/ranks/ranked_backend.h"
@@ -137,9 +138,11 @@ class CudaBackend final : public Backend {
     if (files) {
       LLMB_ASSIGN_OR_RETURN(stored_, stays_packed_on_gpu(options.model_dir, config, dtype_, options.cpu.quantization));
     }
-    const bool is_int4 = stored_ != StoredMethod::kNumbers || options.cpu.quantization == Quantization::kInt4;
+    const bool is_sparse = stored_ == StoredMethod::kSparse24;
+    const bool is_int4 =
+        (stored_ != StoredMethod::kNumbers && !is_sparse) || options.cpu.quantization == Quantization::kInt4;
     const bool is_quantised = options.cpu.quantization != Quantization::kNone;
-    const int64_t least_bits = is_int4 ? 4 : is_quantised ? 8 : 8 * dtype_bytes(dtype_);
+    const int64_t least_bits = is_int4 ? 4 : is_quantised ? 8 : is_sparse ? 9 : 8 * dtype_bytes(dtype_);
     LLMB_RETURN_IF_ERROR(check_weights_fit(own_, least_bits));
     stream_.emplace();
     splits_ = StepSplits(context_ ? SplitMode::kNever : split_mode_, config_, options_);
@@ -209,10 +212,8 @@ class CudaBackend final : public Backend {
     ThreadPool pool(options_.num_threads > 0 ? options_.num_threads : usable_cpu_count());
     std::unique_ptr<WeightSource> source;
     if (files) {
-      const WeightForm four_bits = dtype_ == DType::kF16 ? WeightForm::kFourBitsF16 : WeightForm::kFourBitsBF16;
       const bool keeps_fp8 = options_.cpu.quantization == Quantization::kFp8 && config_.has_quantization;
-      const WeightForm others = keeps_fp8 ? WeightForm::kBlocks : WeightForm::kNumbers;
-      source = files->make_source(pool, WeightAccess::kValues, stored_ != StoredMethod::kNumbers ? four_bits : others);
+      source = files->make_source(pool, WeightAccess::kValues, form_to_read(stored_, keeps_fp8, dtype_));
     } else {
       source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, pool);
     }

@@ -11,6 +11,7 @@
 #include "kernels/cuda/layer_norm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
+#include "kernels/cuda/sparse24_pack.h"
 
 namespace llmb {
 
@@ -51,6 +52,7 @@ void CudaOps::multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out)
   if (linear.is_int8()) return linear_int8(linear.int8_view(), x, rows, out);
   if (linear.is_fp8()) return linear_fp8(linear.fp8_view(), x, rows, out);
   if (linear.is_int4()) return linear_int4(linear.int4_view(), x, rows, out);
+  if (linear.is_sparse24()) return linear_sparse24(linear.sparse24_view(), x, rows, out);
   if (is_tuning_) linear_.tune(linear.view(), x.data, rows, out.data, out.dtype, stream_);
   linear_.run(linear.view(), x.data, rows, out.data, out.dtype, stream_);
 }
@@ -91,18 +93,37 @@ void CudaOps::linear_fp8(const cuda::Fp8View& weight, Rows x, int64_t rows, Rows
   else run(__nv_bfloat16());
 }
 
+template <class T, class View, class Write>
+void CudaOps::multiply_numbers(const View& weight, Rows x, int64_t rows, Rows out, const Write& write) {
+  write(numbers_.data<T>());
+  const cuda::LinearView numbers{numbers_.data(), weight.bias, weight.out_features, weight.in_features};
+  if (is_tuning_) linear_.tune(numbers, x.data, rows, out.data, out.dtype, stream_);
+  linear_.run(numbers, x.data, rows, out.data, out.dtype, stream_);
+}
+
 // The same.
 void CudaOps::linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out) {
   const auto run = [&]<typename T>(T) {
-    if (int4_numbers_.bytes() == 0 || rows <= linear_int4_->max_rows()) {
+    if (numbers_.bytes() == 0 || rows <= linear_int4_->max_rows()) {
       if (out.dtype == DType::kF32) linear_int4_->run(weight, data<const T>(x), rows, data<float>(out), stream_);
       else linear_int4_->run(weight, data<const T>(x), rows, data<T>(out), stream_);
       return;
     }
-    cuda::dequantize_int4(weight, int4_numbers_.data<T>(), stream_);
-    const cuda::LinearView numbers{int4_numbers_.data(), weight.bias, weight.out_features, weight.in_features};
-    if (is_tuning_) linear_.tune(numbers, x.data, rows, out.data, out.dtype, stream_);
-    linear_.run(numbers, x.data, rows, out.data, out.dtype, stream_);
+    multiply_numbers<T>(weight, x, rows, out, [&](T* to) { cuda::dequantize_int4(weight, to, stream_); });
+  };
+  if (x.dtype == DType::kF16) run(__half());
+  else run(__nv_bfloat16());
+}
+
+// The same.
+void CudaOps::linear_sparse24(const cuda::Sparse24View& weight, Rows x, int64_t rows, Rows out) {
+  const auto run = [&]<typename T>(T) {
+    if (numbers_.bytes() == 0 || rows <= cuda::LinearSparse24::kMaxRows) {
+      if (out.dtype == DType::kF32) linear_sparse24_->run(weight, data<const T>(x), rows, data<float>(out), stream_);
+      else linear_sparse24_->run(weight, data<const T>(x), rows, data<T>(out), stream_);
+      return;
+    }
+    multiply_numbers<T>(weight, x, rows, out, [&](T* to) { cuda::widen_sparse24(weight, to, stream_); });
   };
   if (x.dtype == DType::kF16) run(__half());
   else run(__nv_bfloat16());

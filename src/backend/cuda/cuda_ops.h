@@ -30,6 +30,7 @@
 #include "kernels/cuda/linear_int4.h"
 #include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/linear_int8_lt.h"
+#include "kernels/cuda/linear_sparse24.h"
 #include "kernels/cuda/linear_wgmma8.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/paged_attention.h"
@@ -191,6 +192,10 @@ class CudaOps final : public Ops, public StepParts {
   void multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out);
   void linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out);
   void linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out);
+  void linear_sparse24(const cuda::Sparse24View& weight, Rows x, int64_t rows, Rows out);
+  // By the 16-bit numbers of a weight, which write(T*) writes first; to memory that all weights share.
+  template <class T, class View, class Write>
+  void multiply_numbers(const View& weight, Rows x, int64_t rows, Rows out, const Write& write);
   void linear_fp8(const cuda::Fp8View& weight, Rows x, int64_t rows, Rows out);
   void allocate_attention();
   void lay_out_samples();
@@ -222,9 +227,11 @@ class CudaOps final : public Ops, public StepParts {
   const AttentionKinds attention_;
   const int32_t num_sms_;
   cuda::Linear linear_;
-  std::optional<cuda::LinearInt4> linear_int4_;  // once there are int4 weights
-  int64_t max_int4_numbers_ = 0;                 // of such a weight
-  cuda::DeviceMemory int4_numbers_;              // of the weight in use, where rows are many
+  bool has_int4_ = false, has_sparse24_ = false;
+  std::optional<cuda::LinearInt4> linear_int4_;          // once there are int4 weights
+  std::optional<cuda::LinearSparse24> linear_sparse24_;  // once there are 2:4 sparse ones
+  int64_t max_numbers_ = 0;                              // of such a weight
+  cuda::DeviceMemory numbers_;                           // of the weight in use, where rows are many
   int64_t max_int8_features_ = 0;                // of int8 weights, each row of x as int8_row_bytes says
   cuda::DeviceMemory x_int8_, x_scales_;         // what an int8 product takes
   int64_t max_int8_out_ = 0;

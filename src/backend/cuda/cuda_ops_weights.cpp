@@ -32,9 +32,12 @@ std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> p
     max_int8_out_ = std::max(max_int8_out_, out_features);
   }
   if (linear->is_fp8()) max_fp8_features_ = std::max(max_fp8_features_, in_features);
-  if (linear->is_int4()) {
-    max_int4_numbers_ = std::max(max_int4_numbers_, out_features * in_features);
-    check(cudaMemsetAsync(linear->weight(), 0, linear->weight_bytes(), stream_), "cudaMemsetAsync");
+  if (linear->is_int4() || linear->is_sparse24()) {  // units at the edges reach beyond the matrix
+    max_numbers_ = std::max(max_numbers_, out_features * in_features);
+    has_int4_ |= linear->is_int4();
+    has_sparse24_ |= linear->is_sparse24();
+    const int empty = linear->is_sparse24() ? cuda::sparse24::kEmptyByte : 0;
+    check(cudaMemsetAsync(linear->weight(), empty, linear->weight_bytes(), stream_), "cudaMemsetAsync");
   }
   int64_t row = 0;
   for (const TensorView& part : parts) {
@@ -45,6 +48,7 @@ std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> p
 }
 
 void CudaOps::upload_rows(const TensorView& part, int64_t first_row, CudaLinear* linear) {
+  if (linear->is_sparse24()) return uploader_->upload_sparse24(part, options_.dtype, first_row, linear->weight());
   if (linear->is_int4() && part.blocks != BlockFormat::kNone)
     return uploader_->upload_int4_blocks(part, options_.dtype, first_row, linear->meaning(), linear->weight());
   auto* const fp8 = reinterpret_cast<cuda::E4m3*>(linear->weight()) + first_row * cuda::fp8::row_bytes(part.cols);
@@ -129,13 +133,19 @@ std::unique_ptr<DeviceBuffer> CudaOps::allocate(int64_t rows, int64_t width, DTy
 void CudaOps::end_of_weights() {
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   uploader_.reset();
-  if (max_int4_numbers_ > 0) {
+  int64_t most_rows = INT64_MAX;  // of the kernels that take weights as they are
+  if (has_int4_) {
     cuda::LinearInt4Options int4{num_sms_};
     int4.hopper = options_.hopper, int4.deterministic = options_.deterministic;
     linear_int4_.emplace(int4, stream_);
-    if (!options_.deterministic && options_.limits.max_num_tokens > linear_int4_->max_rows())
-      int4_numbers_ = cuda::DeviceMemory(max_int4_numbers_ * dtype_bytes(options_.dtype));
+    most_rows = linear_int4_->max_rows();
   }
+  if (has_sparse24_) {
+    linear_sparse24_.emplace(cuda::LinearCodesOptions{num_sms_}, stream_);
+    most_rows = std::min(most_rows, cuda::LinearSparse24::kMaxRows);
+  }
+  if (!options_.deterministic && options_.limits.max_num_tokens > most_rows)
+    numbers_ = cuda::DeviceMemory(max_numbers_ * dtype_bytes(options_.dtype));
   const int64_t max_rows = std::max<int64_t>(options_.limits.max_num_tokens, options_.limits.max_num_samples);
   if (max_fp8_features_ > 0) {
     linear_fp8_.emplace(cuda::LinearCodesOptions{num_sms_}, stream_);

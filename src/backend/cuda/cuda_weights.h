@@ -16,13 +16,15 @@
 #include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/linear_view.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/sparse24_units.h"
 #include "model/ops.h"
 
 namespace llmb {
 
 // How a matrix lies on the device: numbers in the activation dtype; rows of int8 or of e4m3 (kernels/cuda/fp8_rows.h)
-// with their scales; or units of four bits (kernels/cuda/int4_units.h): int4, whose groups have zeros or not, or MXFP4.
-enum class CudaForm : uint8_t { kNumbers, kInt8, kInt4, kInt4Zeros, kMxfp4, kFp8 };
+// with their scales; or units of four bits (kernels/cuda/int4_units.h): int4, whose groups have zeros or not, or MXFP4;
+// or numbers of which two of every four are there (kernels/cuda/sparse24_units.h).
+enum class CudaForm : uint8_t { kNumbers, kInt8, kInt4, kInt4Zeros, kMxfp4, kFp8, kSparse24 };
 
 // The bias is in the activation dtype, beside int8 in fp32.
 class CudaLinear final : public LinearWeight {
@@ -46,6 +48,7 @@ class CudaLinear final : public LinearWeight {
   bool is_int4() const {
     return form_ == CudaForm::kInt4 || form_ == CudaForm::kInt4Zeros || form_ == CudaForm::kMxfp4;
   }
+  bool is_sparse24() const { return form_ == CudaForm::kSparse24; }
   cuda::int4::Meaning meaning() const { return meaning_of(form_); }  // of int4
   int64_t out_features() const { return view_.out_features; }
   int64_t in_features() const { return view_.in_features; }
@@ -62,6 +65,10 @@ class CudaLinear final : public LinearWeight {
   cuda::Int4View int4_view() const {
     LLMB_CHECK(is_int4());
     return {weight(), bias_.data(), view_.out_features, view_.in_features, meaning()};
+  }
+  cuda::Sparse24View sparse24_view() const {
+    LLMB_CHECK(is_sparse24());
+    return {weight(), bias_.data(), view_.out_features, view_.in_features};
   }
   cuda::Fp8View fp8_view() const {
     LLMB_CHECK(is_fp8());
@@ -89,6 +96,8 @@ class CudaLinear final : public LinearWeight {
       case CudaForm::kInt4Zeros:
       case CudaForm::kMxfp4:
         return cuda::int4::bytes(out_features, in_features, meaning_of(form));
+      case CudaForm::kSparse24:
+        return cuda::sparse24::bytes(out_features, in_features);
     }
     return 0;
   }

@@ -5,6 +5,7 @@
 
 #include "base/float_formats.h"
 #include "kernels/cuda/linear_int4.h"
+#include "kernels/cuda/linear_sparse24.h"
 
 namespace llmb {
 
@@ -40,16 +41,24 @@ CudaForm form_of_blocks(std::span<const TensorView> parts, DType dtype) {
   const bool is_mxfp4 = parts[0].blocks == BlockFormat::kMXFP4;
   if (dtype == DType::kF32) return CudaForm::kNumbers;
   int64_t out_features = 0;
+  for (const TensorView& part : parts) out_features += part.rows;
+  if (std::all_of(parts.begin(), parts.end(), [](const TensorView& part) { return is_sparse24(part.blocks); }))
+    return cuda::LinearSparse24::takes(out_features, parts[0].cols) ? CudaForm::kSparse24 : CudaForm::kNumbers;
   int32_t shift = 0;
   for (const TensorView& part : parts) {
     if (part.blocks != (is_mxfp4 ? BlockFormat::kMXFP4 : integers)) return CudaForm::kNumbers;
     if (is_mxfp4 && !has_small_exponents(part)) return CudaForm::kNumbers;
-    out_features += part.rows;
     if (!is_mxfp4) shift = std::max(shift, largest_shift(part));
   }
   if (shift == INT32_MAX || !cuda::LinearInt4::takes(out_features, parts[0].cols)) return CudaForm::kNumbers;
   if (is_mxfp4) return CudaForm::kMxfp4;
   return shift == 0 ? CudaForm::kInt4 : CudaForm::kInt4Zeros;
+}
+
+WeightForm form_to_read(StoredMethod stored, bool keeps_fp8, DType dtype) {
+  if (keeps_fp8 || stored == StoredMethod::kSparse24) return WeightForm::kBlocks;
+  if (stored == StoredMethod::kNumbers) return WeightForm::kNumbers;
+  return dtype == DType::kF16 ? WeightForm::kFourBitsF16 : WeightForm::kFourBitsBF16;
 }
 
 bool has_fp8_rows(const TensorView& matrix) {

@@ -9,12 +9,18 @@
 #include "backend/cuda/cuda_weights.h"
 #include "core/tensor_view.h"
 #include "core/types.h"
+#include "model/quantization_config.h"
+#include "model/weight_source.h"
 
 namespace llmb {
 
 // kInt4 or kInt4Zeros where the stacked parts are blocks of integers of four bits with scales in `dtype`, kMxfp4 where
-// they are MXFP4 with scales up to 2, as all that quantisers make, and for which there are kernels; else kNumbers.
+// they are MXFP4 with scales up to 2, as all that quantisers make, kSparse24 where they are 2:4 sparse numbers, and for
+// which there are kernels; else kNumbers.
 CudaForm form_of_blocks(std::span<const TensorView> parts, DType dtype);
+
+// How the matrices of a checkpoint are read, of which `stored` (stays_packed_on_gpu()), or e4m3, stay what they are.
+WeightForm form_to_read(StoredMethod stored, bool keeps_fp8, DType dtype);
 
 // Whether the matrix is blocks of e4m3 with one scale a row, all of them numbers.
 bool has_fp8_rows(const TensorView& matrix);

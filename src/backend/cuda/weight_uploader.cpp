@@ -8,6 +8,7 @@
 #include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/quantize_rows.h"
+#include "kernels/cuda/sparse24_pack.h"
 
 namespace llmb {
 
@@ -106,8 +107,8 @@ void WeightUploader::upload_int4(const TensorView& values, DType dtype, int64_t 
   });
 }
 
-void WeightUploader::upload_int4_blocks(const TensorView& blocks, DType dtype, int64_t first_feature,
-                                        cuda::int4::Meaning meaning, uint8_t* units) {
+template <typename Use>
+void WeightUploader::upload_blocks(const TensorView& blocks, const Use& use) {
   const auto* const source = static_cast<const uint8_t*>(blocks.data);
   const int64_t row_bytes = blocks.row_bytes(), chunk = kChunkBytes / row_bytes;
   LLMB_CHECK(chunk > 0);
@@ -118,14 +119,27 @@ void WeightUploader::upload_int4_blocks(const TensorView& blocks, DType dtype, i
     check(cudaMemcpyAsync(slot.device.data(), slot.host.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
                           stream_),
           "cudaMemcpyAsync");
-    const auto pack = [&]<typename T>(T) {
-      cuda::pack_int4_blocks<T>(slot.device.data<const uint8_t>(), rows, blocks.cols, first_feature + begin, meaning,
-                                units, stream_);
-    };
-    if (dtype == DType::kF16) pack(__half());
-    else pack(__nv_bfloat16());
+    use(slot.device.data<const uint8_t>(), begin, rows);
     slot.is_free.record(stream_);
   }
+}
+
+void WeightUploader::upload_int4_blocks(const TensorView& blocks, DType dtype, int64_t first_feature,
+                                        cuda::int4::Meaning meaning, uint8_t* units) {
+  upload_blocks(blocks, [&](const uint8_t* from, int64_t begin, int64_t rows) {
+    const int64_t first = first_feature + begin;
+    if (dtype == DType::kF16) cuda::pack_int4_blocks<__half>(from, rows, blocks.cols, first, meaning, units, stream_);
+    else cuda::pack_int4_blocks<__nv_bfloat16>(from, rows, blocks.cols, first, meaning, units, stream_);
+  });
+}
+
+void WeightUploader::upload_sparse24(const TensorView& blocks, DType dtype, int64_t first_feature, uint8_t* units) {
+  upload_blocks(blocks, [&](const uint8_t* from, int64_t begin, int64_t rows) {
+    const int64_t first = first_feature + begin;
+    if (dtype == DType::kF16)
+      cuda::pack_sparse24<__half>(from, blocks.blocks, rows, blocks.cols, first, units, stream_);
+    else cuda::pack_sparse24<__nv_bfloat16>(from, blocks.blocks, rows, blocks.cols, first, units, stream_);
+  });
 }
 
 }  // namespace llmb

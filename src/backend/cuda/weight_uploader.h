@@ -39,6 +39,10 @@ class WeightUploader {
   void upload_int4_blocks(const TensorView& blocks, DType dtype, int64_t first_feature, cuda::int4::Meaning meaning,
                           uint8_t* units);
 
+  // Queues: blocks of 2:4 sparse numbers as rows first_feature, … of a matrix as kernels/cuda/sparse24_pack.h makes
+  // them of `dtype`, in 16 bits. REQUIRES: a row fits a chunk; units were filled with sparse24::kEmptyByte.
+  void upload_sparse24(const TensorView& blocks, DType dtype, int64_t first_feature, uint8_t* units);
+
  private:
   static constexpr int64_t kChunkBytes = int64_t{16} << 20;
   struct Slot {
@@ -49,6 +53,9 @@ class WeightUploader {
 
   // Buffers of the next turn, once their last copy has ended.
   Slot& take_slot();
+  // Queues use(blocks on the device, first row, rows) of some rows after the other.
+  template <typename Use>
+  void upload_blocks(const TensorView& blocks, const Use& use);
   // Queues use(floats, first row, rows) of some rows after the other.
   template <typename Use>
   void upload_floats(const TensorView& values, const Use& use);

@@ -93,7 +93,7 @@ void check_product(const Product<T>& p, const Weight& weight, const std::vector<
       exact = exact * static_cast<double>(weight.scales[f]) + static_cast<double>(bias);
       naive = naive * weight.scales[f] + bias;
       const double error = std::fabs(static_cast<double>(actual[row * weight.features + f]) - exact);
-      worst = error <= worst ? worst : error;
+      if (!std::isnan(worst) && !(error <= worst)) worst = error;  // NaN stays
       allowed = std::max(allowed, std::fabs(static_cast<double>(naive) - exact));
       largest = std::max(largest, std::fabs(exact));
     }

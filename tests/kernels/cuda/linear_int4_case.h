@@ -136,7 +136,7 @@ void check_product(const Product<T>& p, const Weight<T>& weight, const std::vect
         naive += a * b;
       }
       const double error = std::fabs(static_cast<double>(actual[row * weight.features + f]) - exact);
-      worst = error <= worst ? worst : error;
+      if (!std::isnan(worst) && !(error <= worst)) worst = error;  // NaN stays
       allowed = std::max(allowed, std::fabs(static_cast<double>(naive) - exact));
       largest = std::max(largest, std::fabs(exact));
     }
