@@ -56,9 +56,8 @@ inline void sparse24_cases(CudaBench& bench, cuda::Linear* linear, const std::st
                         2.0 * static_cast<double>(rows * n) * static_cast<double>(k));
   };
   const bool is_few = rows <= cuda::LinearSparse24::kMaxRows;
-  if (rows <= 512)
-    report(is_few ? "linear_sparse24" : "linear_sparse24_det",
-           [&](int c) { product.run(view(c), x.at<T>(0), rows, out.at<T>(0), bench.stream()); });
+  report(is_few ? "linear_sparse24" : "linear_sparse24_det",
+         [&](int c) { product.run(view(c), x.at<T>(0), rows, out.at<T>(0), bench.stream()); });
   if (rows <= 64) return;
   const Copies numbers(n * k * 2);
   const cuda::LinearView dense{numbers.at<void>(0), nullptr, n, k};

@@ -2,8 +2,8 @@
 // instruction, sums in fp32 as linear_codes.h orders them. Weights that lie as fragments are read, so that few rows are
 // bound by their bytes: Frantar et al. 2024, Marlin (arXiv:2408.11743), who do it for sparse int4 as well.
 //
-// A number of x that is infinite or NaN reaches the features that keep its column, where a widened matrix would multiply
-// it by zeros too.
+// A number of x that is infinite or NaN reaches the features that keep its column, where a widened matrix would
+// multiply it by zeros too.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,14 +25,14 @@ class LinearSparse24 {
   // counters for.
   static bool takes(int64_t out_features, int64_t in_features);
 
-  // Above so many rows, a walk through the weight, it is faster to write its numbers to memory and multiply these.
-  // Reckoned, not measured: a unit is 9,216 bytes, about 640 cycles of a multiprocessor's share of an H100's memory
-  // (720 of an A100's), and 128 rows read 82 KiB of shared memory for it, 656 cycles; as 16-bit numbers it is 16,384
-  // bytes, 1,130 cycles, and from 256 rows on as many of products, where this kernel takes 1,312.
-  static constexpr int64_t kMaxRows = code_tiles::kMaxRows;
+  // Above so many rows it is faster to write the weight's numbers to memory and multiply these. Reckoned, not measured,
+  // for an H100, in cycles of a multiprocessor for a unit. 128 rows take 656 here: 82 KiB of shared memory are read for
+  // them. The numbers take 1,770 to be written, and 5 a row to be multiplied, at 0.8 of the peak. So 512 rows take
+  // 2,600 here, 3,700 at 0.7 of that limit, and 4,300 by their numbers; 1,024 take 5,200, 7,500 and 6,900.
+  static constexpr int64_t kMaxRows = 512;
 
-  // T: __nv_bfloat16 or __half; Out: T or float. x, out and the units are aligned to 16 bytes. More rows than kMaxRows
-  // go through the weight once for every kMaxRows. REQUIRES: takes(). Throws CudaError.
+  // T: __nv_bfloat16 or __half; Out: T or float. x, out and the units are aligned to 16 bytes. More than 128 rows go
+  // through the weight once for every 128. REQUIRES: takes(). Throws CudaError.
   template <class T, class Out>
   void run(const Sparse24View& weight,
            const T* x,  // [rows, in_features]

@@ -259,7 +259,7 @@ TEST_CASE(
 
 // Where rows are many, numbers are written to memory, unless the run is deterministic.
 TEST_CASE("a step of more rows than are multiplied as they are") {
-  constexpr int32_t kNumSeqs = 3, kLength = 70;
+  constexpr int32_t kNumSeqs = 8, kLength = 70;
   static_assert(kNumSeqs * kLength > cuda::LinearSparse24::kMaxRows);
   const Pruned m;
   const TempDir dir;
