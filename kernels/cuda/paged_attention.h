@@ -85,6 +85,17 @@ void paged_attention(const T* qkv,              // [num_tokens, qkv_stride]  q a
                      const BlockId* block_ids,  // [blocks of all tables, num_tables], from this layer's first id on
                      const AttentionWork& work, const AttentionParams& params, cudaStream_t stream);
 
+// Attention of prompts over latents expanded to keys and values (paged_attention_expanded.h), of the heads of
+// params.shape, each with a KV head of its own. `queries` and `out` begin with the first of them; the schedule's block
+// tables are of `pool`. REQUIRES: shape.joined_value_dim > 0, and neither deterministic nor any window, chunk, tree or
+// shared positions. Strides are multiples of 8, unless the tiling is scalar.
+template <class T>
+void expanded_attention(const T* queries, int64_t query_stride,  // [num_tokens, query_stride]
+                        T* out, int64_t out_stride,              // [num_tokens, out_stride]
+                        const T* pool,  // [num_blocks, num_heads, block_size, head_dim + joined_value_dim]
+                        const BlockId* block_ids, const AttentionWork& work, const AttentionParams& params,
+                        cudaStream_t stream);
+
 // The same over bytes with scales, of int8_t or E4m3; k and v are aligned to 16 bytes. REQUIRES: params.shape.kv_code is
 // kCodeOf<Code>.
 template <class T, class Code>

@@ -30,6 +30,8 @@ struct Args {
   const float* sinks;
   int32_t num_heads, num_kv_heads, group, head_dim;
   int32_t value_dim;  // of results: head_dim, or less of latents
+  int32_t row_stride;  // elements from a position's row of a pool to the next
+  int64_t out_stride;  // the same of tokens' results
   uint32_t group_reciprocal;        // (2^32 - 1) / group
   int32_t block_size, block_shift;  // block_shift: log2 of block_size, or -1
   // From a block of the pools to the next: elements; and rows, where these are whole.
@@ -76,7 +78,7 @@ __device__ const T* query_of(const Args<T>& args, const Row& row) {
 
 template <class T>
 __device__ T* result_of(const Args<T>& args, const Row& row) {
-  return args.out + (int64_t{row.token} * args.num_heads + row.head) * args.value_dim;
+  return args.out + row.token * args.out_stride + int64_t{row.head} * args.value_dim;
 }
 
 // The number of the sequence's block that holds a position.

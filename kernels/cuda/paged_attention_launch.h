@@ -64,7 +64,9 @@ Args<T> make_args(const T* qkv, int64_t qkv_stride, T* out, const BlockId* block
   args.head_dim = shape.head_dim;
   args.value_dim = shape.value_dim();
   args.block_stride = shape.block_stride > 0 ? shape.block_stride : shape.dense_stride();
-  args.block_rows = static_cast<uint32_t>(args.block_stride / shape.head_dim);
+  args.row_stride = shape.row_dim();
+  args.out_stride = int64_t{shape.num_heads} * shape.value_dim();
+  args.block_rows = static_cast<uint32_t>(args.block_stride / args.row_stride);
   args.block_size = shape.block_size;
   args.block_shift = is_power_of_two ? std::countr_zero(static_cast<unsigned>(shape.block_size)) : -1;
   args.window = shape.window > 0 ? std::min(shape.window, kNoWindow) : kNoWindow;

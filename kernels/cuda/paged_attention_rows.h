@@ -10,13 +10,14 @@ namespace llmb::cuda::attention {
 // kRowBlocks: 16-row fragments of a warp. With two, each fragment of keys and values serves both, which the rate of
 // shared memory needs. Per row the arithmetic is the same with one and with two. Rows of a shared item see all of its
 // positions that their windows reach. Items that go on from its states have kTileRows rows at most, so one fragment a
-// warp.
-template <class T, class KV, int kDim, int kPositions, int kRowBlocks, ItemKind kKind>
+// warp. kDim: channels of keys, kValueDim: of values.
+template <class T, class KV, int kDim, int kPositions, int kRowBlocks, ItemKind kKind, int kValueDim = kDim>
 class RowAttention {
  public:
   static constexpr int kRows = 16 * kRowBlocks * kWarps;
   static constexpr int kStages = 2;  // tiles of keys and of values, in turn
-  static constexpr int kTileElements = (kRows + 2 * kStages * kPositions) * kDim;
+  static constexpr int kStageElements = kPositions * (kDim + kValueDim);
+  static constexpr int kTileElements = kRows * kDim + kStages * kStageElements;
   static constexpr int kScaleBytes = kHasScales<KV> ? 2 * kStages * kPositions * 4 : 0;
   static constexpr int kSharedBytes = 2 * kTileElements + kScaleBytes;
 
@@ -52,8 +53,8 @@ class RowAttention {
     BlockId next_ids = find(begin + kPositions);
     copy_queries();
     {
-      uint32_t eights[Plan::kSteps + 1];
-      rows_of_eights(begin, ids, eights);
+      Eights eights;
+      rows_of_eights(begin, ids, &eights);
       copy(state_.visible, begin, eights, 0);
     }
     ptx::cp_async_commit();
@@ -70,8 +71,8 @@ class RowAttention {
       const bool sees = position <= rows.last_position && next > rows.first_position - args_.window + 1;
       const bool all_seen = next - 1 <= rows.first_position && position > rows.last_position - args_.window &&
                             position >= visible.begin && next <= visible.end;
-      uint32_t eights[Plan::kSteps + 1];
-      rows_of_eights(next, next_ids, eights);
+      Eights eights;
+      rows_of_eights(next, next_ids, &eights);
       // A barrier says that a stage has landed for all warps, and that all have done with the other.
       ptx::cp_async_wait<0>();
       if constexpr (kHasScales<KV>)
@@ -97,33 +98,43 @@ class RowAttention {
         continue;
       }
       // The warp's own queries are done with.
-      write_rows<T, kDim>(args_, item_, row, online_[r], values_[r], shared_ + row * kDim);
+      write_rows<T, kValueDim>(args_, item_, row, online_[r], values_[r], shared_ + row * kDim);
     }
   }
 
  private:
   using Plan = CopyPlan<kDim, kPositions, kThreads>;
+  using ValuePlan = CopyPlan<kValueDim, kPositions, kThreads>;
   static constexpr bool kIsShared = kKind == ItemKind::kShared;
 
-  static __device__ int keys_offset(int stage) { return (kRows + 2 * stage * kPositions) * kDim; }
+  static __device__ int keys_offset(int stage) { return kRows * kDim + stage * kStageElements; }
   static __device__ int values_offset(int stage) { return keys_offset(stage) + kPositions * kDim; }
   // In a stage's keys, or in its values.
   __device__ float* scales_of(int stage, bool values) const {
     return reinterpret_cast<float*>(shared_ + kTileElements) + (2 * stage + (values ? 1 : 0)) * kPositions;
   }
   static constexpr int kScoreBlocks = kPositions / 8;
-  static constexpr int kValueBlocks = kDim / 8;
+  static constexpr int kValueBlocks = kValueDim / 8;
 
   __device__ BlockId find(int position) const { return find_eight(args_, item_, state_.visible, position + 8 * lane_); }
-  // The pool rows of what this thread copies, by step, and last of the position whose scales it copies. `ids` is find()
-  // of the position.
-  __device__ void rows_of_eights(int position, BlockId ids, uint32_t (&eights)[Plan::kSteps + 1]) const {
+  // The pool rows of what this thread copies, by step, and of the position whose scales it copies. Values have rows of
+  // their own where they are copied in other steps than keys.
+  struct Eights {
+    uint32_t keys[Plan::kSteps], values[kDim == kValueDim ? 1 : ValuePlan::kSteps], scales;
+  };
+  // `ids` is find() of the position.
+  __device__ void rows_of_eights(int position, BlockId ids, Eights* eights) const {
     const uint32_t eight = pool_row(args_, item_, position + 8 * lane_, ids);
+    const auto thread = static_cast<int>(threadIdx.x);
 #pragma unroll
     for (int step = 0; step < Plan::kSteps; ++step)
-      eights[step] = __shfl_sync(kAllLanes, eight, Plan::eight(static_cast<int>(threadIdx.x), step));
-    if constexpr (kHasScales<KV>)
-      eights[Plan::kSteps] = __shfl_sync(kAllLanes, eight, static_cast<int>(threadIdx.x) % kPositions / 8);
+      eights->keys[step] = __shfl_sync(kAllLanes, eight, Plan::eight(thread, step));
+    if constexpr (kDim != kValueDim) {
+#pragma unroll
+      for (int step = 0; step < ValuePlan::kSteps; ++step)
+        eights->values[step] = __shfl_sync(kAllLanes, eight, ValuePlan::eight(thread, step));
+    }
+    if constexpr (kHasScales<KV>) eights->scales = __shfl_sync(kAllLanes, eight, thread % kPositions / 8);
   }
 
   // A thread copies those of a position; 0 where it is not visible.
@@ -141,18 +152,27 @@ class RowAttention {
     ptx::cp_async<4>(scales_of(stage, true) + row, args_.v_scales + from, is_visible);
   }
 
-  __device__ void copy(const Visible& visible, int position, const uint32_t (&eights)[Plan::kSteps + 1], int stage) {
-    if constexpr (kHasScales<KV>) copy_scales(visible, position, eights[Plan::kSteps], stage);
+  __device__ void copy(const Visible& visible, int position, const Eights& eights, int stage) {
+    if constexpr (kHasScales<KV>) copy_scales(visible, position, eights.scales, stage);
     const auto pool_row_at = [&](int step, int row) -> uint32_t {
       if constexpr (kKind == ItemKind::kTree) {
         const int at = position + row;
         return at >= visible.begin && at < visible.end ? tree_pool_row(args_, item_, at) : 0;
       }
-      return eights[step] + static_cast<unsigned>(row) % 8;
+      return eights.keys[step] + static_cast<unsigned>(row) % 8;
     };
-    copy_positions<T, KV, kDim, kPositions, kThreads, 2>(
-        args_, {args_.k, args_.v}, visible, position, pool_row_at, static_cast<int>(threadIdx.x),
-        {shared_ + keys_offset(stage), shared_ + values_offset(stage)});
+    const auto thread = static_cast<int>(threadIdx.x);
+    if constexpr (kDim == kValueDim) {
+      copy_positions<T, KV, kDim, kPositions, kThreads, 2>(
+          args_, {args_.k, args_.v}, args_.head_dim, visible, position, pool_row_at, thread,
+          {shared_ + keys_offset(stage), shared_ + values_offset(stage)});
+    } else {
+      const auto value_row_at = [&](int step, int row) { return eights.values[step] + static_cast<unsigned>(row) % 8; };
+      copy_positions<T, KV, kDim, kPositions, kThreads, 1>(args_, {args_.k}, args_.head_dim, visible, position,
+                                                           pool_row_at, thread, {shared_ + keys_offset(stage)});
+      copy_positions<T, KV, kValueDim, kPositions, kThreads, 1>(args_, {args_.v}, args_.value_dim, visible, position,
+                                                                value_row_at, thread, {shared_ + values_offset(stage)});
+    }
   }
 
   __device__ void copy_queries() {
@@ -208,7 +228,7 @@ class RowAttention {
   }
 
   __device__ void add_values(int values) {
-    const LaneOffset<kDim> values_at = value_offset<kDim>(values, lane_);
+    const LaneOffset<kValueDim> values_at = value_offset<kValueDim>(values, lane_);
 #pragma unroll
     for (int b = 0; b < kPositions / 16; ++b) {
 #pragma unroll

@@ -47,7 +47,7 @@ class ScalarRow {
     if constexpr (kTree) place = tree_place_of(args_, item_, position);
     else place = place_of(args_, item_, position);
     return int64_t{place.block} * args_.block_stride +
-           (int64_t{item_.kv_head} * args_.block_size + place.offset) * args_.head_dim;
+           (int64_t{item_.kv_head} * args_.block_size + place.offset) * args_.row_stride;
   }
 
   __device__ float score(int position) const {

@@ -48,6 +48,7 @@ void make_units(const AttentionBatch& batch, const AttentionShape& shape, const 
                 std::vector<Unit>* units) {
   units->clear();
   for (int32_t s = 0; s < batch.num_seqs; ++s) {
+    if (batch.is_left_out != nullptr && batch.is_left_out[s] != 0) continue;
     const int32_t num_tokens = batch.query_start[s + 1] - batch.query_start[s];
     const int32_t first_position = batch.context_len[s] - num_tokens;
     LLMB_CHECK(num_tokens >= 0 && first_position >= 0);
@@ -58,7 +59,7 @@ void make_units(const AttentionBatch& batch, const AttentionShape& shape, const 
       unit.row_begin = static_cast<int32_t>(row);
       end = std::min({row + tiling.max_rows, num_rows, end_of_chunk(shape, first_position, row)});
       unit.num_rows = static_cast<int32_t>(end - row);
-      unit.wgmma = tiling.wgmma && unit.num_rows > AttentionTiling::kTileRows;
+      unit.wgmma = tiling.only_wgmma || (tiling.wgmma && unit.num_rows > AttentionTiling::kTileRows);
       unit.kv_tile = unit.wgmma ? AttentionTiling::kWgmmaTile : tiling.kv_tile;
       const int32_t first_token = unit.row_begin / shape.group();
       const int32_t last_token = (unit.row_begin + unit.num_rows - 1) / shape.group();
@@ -245,6 +246,7 @@ template <typename Mine>
 void balance(const Mine& mine, bool may_cut, Balancer balancer) {
   const auto small = [&](const Unit& unit) { return mine(unit) && is_small(unit); };
   const auto tall = [&](const Unit& unit) { return mine(unit) && !is_small(unit); };
+  if (balancer.num_ctas() == 0) return;
   // Each block's last unit is likely to be cut, which costs another item.
   const auto level = [&](const auto& chosen, int64_t cost, int32_t item_cost) {
     return std::max(balancer.least_level(chosen), balancer.level(cost + int64_t{balancer.num_ctas()} * item_cost));
@@ -312,7 +314,26 @@ void write_items(const AttentionBatch& batch, int32_t num_ctas, AttentionSchedul
 
 }  // namespace
 
+namespace {
+
+// Keys and values in one pool: 64 rows of 256 channels, or 128 of fewer.
+AttentionTiling joined_tiling(const AttentionShape& shape) {
+  const int32_t dim = shape.head_dim, value_dim = shape.joined_value_dim;
+  const bool fits = (dim <= 192 && value_dim <= 128) || (dim == value_dim && dim <= 256);
+  if (shape.dtype == DType::kF32 || dim % 8 != 0 || value_dim % 8 != 0 || shape.block_size % 8 != 0 || !fits)
+    return {.scalar = true, .padded_dim = dim, .max_rows = 16, .kv_tile = 32, .ctas_per_sm = 8};
+  if (shape.hopper && dim == 192 && value_dim == 128)
+    return {.scalar = false, .padded_dim = 192, .max_rows = 128, .kv_tile = AttentionTiling::kWgmmaTile, .ctas_per_sm = 1,
+            .wgmma = true, .only_wgmma = true};
+  if (dim <= 192 && value_dim <= 128)
+    return {.scalar = false, .padded_dim = 192, .max_rows = 128, .kv_tile = 32, .ctas_per_sm = 2};
+  return {.scalar = false, .padded_dim = 256, .max_rows = 64, .kv_tile = 32, .ctas_per_sm = 2};
+}
+
+}  // namespace
+
 AttentionTiling attention_tiling(const AttentionShape& shape) {
+  if (shape.joined_value_dim > 0) return joined_tiling(shape);
   const int32_t dim = shape.head_dim;
   // Keys of 512 channels, and latents of up to 512 behind 64 rotated channels.
   const bool is_masked = shape.later > 0 || shape.chunk > 0;  // at a tile's borders
@@ -358,7 +379,7 @@ void schedule_attention(const AttentionBatch& batch, const AttentionShape& shape
   LLMB_CHECK(shape.later >= 0 && shape.later <= AttentionShape::kAllLater);
   LLMB_CHECK(shape.chunk >= 0 && (shape.chunk == 0 || (shape.window == 0 && shape.later == 0)));
   const AttentionTiling tiling = attention_tiling(shape);
-  LLMB_CHECK(!tiling.wgmma || num_ctas % 3 == 0);
+  LLMB_CHECK(!tiling.wgmma || tiling.only_wgmma || num_ctas % 3 == 0);
   make_units(batch, shape, tiling, &schedule->units);
   balance(shape, tiling, num_ctas, schedule);
   write_items(batch, num_ctas, schedule);

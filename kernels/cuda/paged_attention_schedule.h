@@ -38,13 +38,16 @@ struct AttentionShape {
   KvCode kv_code = KvCode::kNone;  // of the bytes that keys and values are (scaled_kv.h); kNone: they are of dtype
   // > 0: no values are stored: they are the last so many channels of the keys (latents).
   int32_t latent_dim = 0;
+  // > 0: a position's value, of so many channels, stands behind its key in a row of one pool (expanded latents).
+  int32_t joined_value_dim = 0;
   int64_t block_stride = 0;  // elements from a block to the next in the pools; 0: they are dense
 
   static constexpr int32_t kAllLater = 1 << 28;
 
   int32_t group() const { return num_heads / num_kv_heads; }
-  int32_t value_dim() const { return latent_dim > 0 ? latent_dim : head_dim; }
-  int64_t dense_stride() const { return int64_t{num_kv_heads} * block_size * head_dim; }
+  int32_t value_dim() const { return latent_dim > 0 ? latent_dim : joined_value_dim > 0 ? joined_value_dim : head_dim; }
+  int32_t row_dim() const { return head_dim + joined_value_dim; }  // of a position in a pool
+  int64_t dense_stride() const { return int64_t{num_kv_heads} * block_size * row_dim(); }
 };
 
 // The first positions of a sequence, whose attention the launch over shared prefixes computes. It leaves an online
@@ -62,6 +65,7 @@ struct AttentionBatch {
   const int32_t* context_len = nullptr;  // [num_seqs]
   const int32_t* block_start = nullptr;  // [num_seqs]
   const SharedStates* shared = nullptr;  // [num_seqs]; null: no positions are shared
+  const uint8_t* is_left_out = nullptr;  // [num_seqs]  whether another list has the sequence; null: none is
 };
 
 struct alignas(16) AttentionItem {
@@ -92,8 +96,9 @@ struct AttentionTiling {
   int32_t ctas_per_sm;
   bool wgmma = false;
   bool wide = false;  // heads of more than 256 channels, or latents (paged_attention_wide.h)
+  bool only_wgmma = false;  // all units go to Hopper's kernel, which has the whole grid
 
-  int32_t first_wgmma_cta(int32_t num_ctas) const { return wgmma ? num_ctas / 3 * 2 : num_ctas; }
+  int32_t first_wgmma_cta(int32_t num_ctas) const { return only_wgmma ? 0 : wgmma ? num_ctas / 3 * 2 : num_ctas; }
 };
 AttentionTiling attention_tiling(const AttentionShape& shape);
 

@@ -26,7 +26,7 @@ struct Strip<T, T, kDim> {
   template <class PoolRowAt>
   static __device__ void copy(const Args<T>& args, const void* pool, const Visible& visible, int position,
                               const PoolRowAt& pool_row_at, int lane, T* tile) {
-    copy_positions<T, T, kDim, kPositions, 32, 1>(args, {pool}, visible, position, pool_row_at, lane, {tile});
+    copy_positions<T, T, kDim, kPositions, 32, 1>(args, {pool}, args.head_dim, visible, position, pool_row_at, lane, {tile});
   }
 
   // Fragment c of a query for the lane's row h; 0 where the row is not `valid` and past head_dim.

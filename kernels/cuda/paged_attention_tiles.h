@@ -43,17 +43,17 @@ struct CopyPlan {
 };
 
 // Starts the copies of kRows positions from `position` into one or more tiles, of as many pools, by kCopiers threads of
-// which this is `copier`; positions that are not visible and columns past head_dim become 0. pool_row_at(step, row) is
+// which this is `copier`; positions that are not visible and columns past `dim` become 0. pool_row_at(step, row) is
 // the pool row of the tile's row that this thread copies in a step; all threads call it. KV: of the pools' elements, T
 // or bytes; of these the eight of a chunk become the first half of its place (paged_attention_scaled.h).
 template <class T, class KV, int kDim, int kRows, int kCopiers, int kPools, class PoolRowAt>
-__device__ void copy_positions(const Args<T>& args, const void* const (&pools)[kPools], const Visible& visible,
+__device__ void copy_positions(const Args<T>& args, const void* const (&pools)[kPools], int dim, const Visible& visible,
                                int position, const PoolRowAt& pool_row_at, int copier, T* const (&tiles)[kPools]) {
   constexpr unsigned kChunkBytes = 8 * sizeof(KV);
   using Plan = CopyPlan<kDim, kRows, kCopiers>;
   const int first_row = copier / Plan::kLanes, chunk = copier % Plan::kLanes;
-  const int num_chunks = args.head_dim / 8;
-  const unsigned row_bytes = static_cast<unsigned>(num_chunks) * kChunkBytes;
+  const int num_chunks = dim / 8;
+  const unsigned row_bytes = static_cast<unsigned>(args.row_stride) * static_cast<unsigned>(sizeof(KV));
   const unsigned column = static_cast<unsigned>(min(chunk, num_chunks - 1)) * kChunkBytes;
   const unsigned num_visible = chunk < num_chunks ? static_cast<unsigned>(visible.end - visible.begin) : 0;
   const unsigned before = static_cast<unsigned>(position - visible.begin + first_row);
@@ -269,17 +269,17 @@ __device__ void write_rows(const Args<T>& args, const AttentionItem& item, int f
         args.work.partial_stats[2 * partial] = stats.max;
         args.work.partial_stats[2 * partial + 1] = stats.sum;
       }
-      float* to = args.work.partials + partial * args.head_dim + lane % 4 * 2;
+      float* to = args.work.partials + partial * args.value_dim + lane % 4 * 2;
 #pragma unroll
       for (int c = 0; c < kDim / 8; ++c)
-        if (8 * c < args.head_dim)
+        if (8 * c < args.value_dim)
           *reinterpret_cast<float2*>(to + 8 * c) = make_float2(values[c][2 * h], values[c][2 * h + 1]);
     }
   }
   if (item.partial >= 0) return;
   __syncwarp();
   const int chunk = static_cast<int>(threadIdx.x % kLanes), end = min(16, item.num_rows - first_row);
-  if (chunk * 8 >= args.head_dim) return;
+  if (chunk * 8 >= args.value_dim) return;
   for (int row = lane / static_cast<int>(kLanes); row < end; row += 32 / kLanes)
     *reinterpret_cast<uint4*>(result_of(args, find_row(args, item, first_row + row)) + chunk * 8) =
         *reinterpret_cast<const uint4*>(staging + Tile<kDim>::offset(row, chunk));

@@ -16,10 +16,10 @@ namespace llmb::cuda::attention {
 
 // One of the two warpgroups that multiply. Rows of shared items see all of their positions, which are whole tiles, as
 // far as their windows reach.
-template <class T, int kDim, bool kTransforms, ItemKind kKind>
+template <class T, int kDim, bool kTransforms, ItemKind kKind, int kValueDim = kDim>
 class WgmmaConsumer {
  public:
-  using W = Wgmma<T, kDim>;
+  using W = Wgmma<T, kDim, kValueDim>;
 
   __device__ WgmmaConsumer(const Args<T>& args, T* shared, typename W::State* state)
       : args_(args),
@@ -33,14 +33,21 @@ class WgmmaConsumer {
 
   __device__ void run() {
     const int num_items = args_.work.cta_start[blockIdx.x + 1] - args_.work.cta_start[blockIdx.x];
-    if (num_items > 0) attend(num_items);
+    if constexpr (W::kQueryBuffers > 1) {
+      if (num_items > 0) attend(num_items);
+    } else {
+      for (int i = 0; i < num_items; ++i) {
+        attend(1);
+        item_place_.advance();
+      }
+    }
     if (group_ == 0) begin_turn();  // takes what the other group's last turn gave
   }
 
  private:
   static constexpr bool kIsShared = kKind == ItemKind::kShared;
   static constexpr uint32_t kBothBarrier = 1, kGroupBarrier = 2, kTurnBarrier = 4;  // the latter two and the next
-  static constexpr int kScoreBlocks = W::kTile / 8, kValueBlocks = kDim / 8;
+  static constexpr int kScoreBlocks = W::kTile / 8, kValueBlocks = kValueDim / 8;
 
   __device__ void meet_group() const { ptx::bar_sync(kGroupBarrier + group_, 128); }
   __device__ void begin_turn() const { ptx::bar_sync(kTurnBarrier + group_, 256); }
@@ -53,7 +60,14 @@ class WgmmaConsumer {
     ptx::mbarrier_wait(&state_.full[place.slot], place.round & 1);
   }
   __device__ void wait_for_queries() const {
-    ptx::mbarrier_wait(&state_.queries_full[item_place_.slot], item_place_.round & 1);
+    if constexpr (W::kQueryBuffers == 1) ptx::bar_sync(W::kFullBarrier, W::kQueryThreads);
+    else ptx::mbarrier_wait(&state_.queries_full[item_place_.slot], item_place_.round & 1);
+  }
+  // Called by whole warps, for each buffer of each item once.
+  __device__ void release_queries(int buffer) const {
+    __syncwarp();
+    if constexpr (W::kQueryBuffers == 1) ptx::bar_arrive(W::kEmptyBarrier, W::kQueryThreads);
+    else release(&state_.queries_empty[buffer]);
   }
   // The queries, the keys at place_, and values.
   struct Operands {
@@ -147,7 +161,7 @@ class WgmmaConsumer {
 
   __device__ void begin_item(OnlineRows* online, float (&o)[kValueBlocks][4]) {
     visible_ = visible_positions(args_, item());
-    position_ = first_tile<T, kDim>(item(), visible_);
+    position_ = first_tile(item(), visible_);
     int first_position = item().kv_end - 1, last_position = first_position;
     if constexpr (!kIsShared) {
       first_position = find_row(args_, item(), min(first_row(), item().num_rows - 1)).position;
@@ -169,19 +183,17 @@ class WgmmaConsumer {
   __device__ void finish_item(const AttentionItem& item, int buffer, const OnlineRows& online,
                               const float (&o)[kValueBlocks][4]) {
     if constexpr (kIsShared) {
-      write_states<T, kDim>(args_, item, first_row(), online, o);
-      __syncwarp();
-      return release(&state_.queries_empty[buffer]);
+      write_states<T, kValueDim>(args_, item, first_row(), online, o);
+      return release_queries(buffer);
     }
     T* staging = W::queries(shared_, buffer, static_cast<int>(group_)) + warp_ * 16 * kDim;
     meet_group();  // the queries are done with
-    write_rows<T, kDim>(args_, item, first_row(), online, o, staging);
+    write_rows<T, kValueDim>(args_, item, first_row(), online, o, staging);
     const auto meet = [] { ptx::bar_sync(kBothBarrier, 256); };
     const int thread = static_cast<int>(threadIdx.x) - 128;
     if (item.partial >= 0 && last_to_arrive(args_, item, thread == 0, &state_.is_last, meet))
       merge_pieces<4>(args_, item, thread / 32, 8);
-    __syncwarp();
-    release(&state_.queries_empty[buffer]);
+    release_queries(buffer);
   }
 
   // Scores of the tile at position_ become numerators.
@@ -212,11 +224,11 @@ class WgmmaConsumer {
   // Starts o += numerators * values.
   __device__ void multiply_values(const Operands& operands, const uint32_t (&p)[kScoreBlocks / 2][4],
                                   float (&o)[kValueBlocks][4]) const {
-    auto& sums = reinterpret_cast<float(&)[kDim / 2]>(o);
+    auto& sums = reinterpret_cast<float(&)[kValueDim / 2]>(o);
     ptx::wgmma_fence();
 #pragma unroll
     for (int b = 0; b < kScoreBlocks / 2; ++b)
-      ptx::wgmma<T, kDim, true>(sums, p[b], operands.values + b * 16 * 64 / 8, true);
+      ptx::wgmma<T, kValueDim, true>(sums, p[b], operands.values + b * 16 * 64 / 8, true);
     ptx::wgmma_commit();
   }
 
@@ -234,7 +246,7 @@ class WgmmaConsumer {
     const int thread = static_cast<int>(threadIdx.x % 128);
     for (int row = thread / 8; row < W::kTile; row += 16) {
       if (position_ + row >= visible_.begin && position_ + row < visible_.end) continue;
-      for (int half = 0; half < kDim / 64; ++half)
+      for (int half = 0; half < kValueDim / 64; ++half)
         *reinterpret_cast<uint4*>(W::tile(shared_, slot) + (half * W::kTile + row) * 64 + thread % 8 * 8) =
             make_uint4(0, 0, 0, 0);
     }
@@ -257,13 +269,13 @@ class WgmmaConsumer {
 
 #endif  // LLMB_HAS_SM90A
 
-template <class T, int kDim, bool kTransforms, ItemKind kKind>
-__global__ void __launch_bounds__(Wgmma<T, kDim>::kThreads, 1)
+template <class T, int kDim, bool kTransforms, ItemKind kKind, int kValueDim = kDim>
+__global__ void __launch_bounds__(Wgmma<T, kDim, kValueDim>::kThreads, 1)
     wgmma_paged_attention_kernel(const Args<T> args, const __grid_constant__ CUtensorMap k_map,
                                  const __grid_constant__ CUtensorMap v_map, int box_rows) {
 #ifdef LLMB_HAS_SM90A
   ptx::follow_previous_grid();
-  using W = Wgmma<T, kDim>;
+  using W = Wgmma<T, kDim, kValueDim>;
   T* shared = dynamic_shared<T>();
   auto* state = reinterpret_cast<typename W::State*>(dynamic_shared<char>() + W::kTileBytes);
   if (threadIdx.x == 0) {
@@ -283,34 +295,42 @@ __global__ void __launch_bounds__(Wgmma<T, kDim>::kThreads, 1)
   if (threadIdx.x < 128) {
     ptx::registers_decrease<40>();  // what the block began with: 40 + 2 * 232 <= 3 * 168
     const int warp = static_cast<int>(threadIdx.x / 32);
-    if (warp < 2) {
-      TileProducer<T, kDim>(args, box_rows, warp).run(warp == 0 ? &k_map : &v_map, shared, state);
+    if (warp >= 2) {
+      produce_queries<T, W, kDim, kKind>(args, shared, state, warp - 2);
+    } else if (kDim == kValueDim || warp == 0) {
+      TileProducer<T, W, kDim>(args, box_rows, warp).run(warp == 0 ? &k_map : &v_map, shared, state);
     } else {
-      produce_queries<T, kDim, kKind>(args, shared, state, warp - 2);
+      TileProducer<T, W, kValueDim>(args, box_rows, warp).run(&v_map, shared, state);
     }
   } else {
     ptx::registers_increase<232>();
-    WgmmaConsumer<T, kDim, kTransforms, kKind>(args, shared, state).run();
+    WgmmaConsumer<T, kDim, kTransforms, kKind, kValueDim>(args, shared, state).run();
   }
 #endif
 }
 
-// A pool is rows of head_dim; a box is the largest power of two of them that no block's border cuts.
-template <class T, int kDim, ItemKind kKind>
+// A box is the largest power of two of a pool's rows that no block's border cuts.
+template <class T, int kDim, ItemKind kKind, int kValueDim = kDim>
 void launch_wgmma_for_dim(const Args<T>& args, cudaStream_t stream) {
-  using W = Wgmma<T, kDim>;
+  using W = Wgmma<T, kDim, kValueDim>;
   const uint64_t num_rows = static_cast<uint64_t>(args.work.num_blocks) * static_cast<uint64_t>(args.num_kv_heads) *
                             static_cast<uint64_t>(args.block_size);
   LLMB_CHECK(num_rows > 0 && num_rows < uint64_t{1} << 31);
   const int32_t box_rows = std::min(W::kTile, args.block_size & -args.block_size);
-  const auto map_of = [&](const T* pool) {
-    return make_tensor_map(pool, {{kDim, num_rows}, {kDim * sizeof(T)}, {64, static_cast<uint32_t>(box_rows)}});
+  const uint64_t row_bytes = static_cast<uint64_t>(args.row_stride) * sizeof(T);
+  const auto map_of = [&](const void* pool, uint64_t dim) {
+    return make_tensor_map(static_cast<const T*>(pool),
+                           {{dim, num_rows}, {row_bytes}, {64, static_cast<uint32_t>(box_rows)}});
   };
   const bool transforms = args.softcap > 0 || args.alibi_slopes != nullptr;
-  launch_ahead({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(W::kThreads), W::kSharedBytes, stream},
-               transforms ? wgmma_paged_attention_kernel<T, kDim, true, kKind>
-                          : wgmma_paged_attention_kernel<T, kDim, false, kKind>,
-               args, map_of(static_cast<const T*>(args.k)), map_of(static_cast<const T*>(args.v)), box_rows);
+  auto kernel = wgmma_paged_attention_kernel<T, kDim, false, kKind, kValueDim>;
+  if constexpr (kDim == kValueDim) {
+    if (transforms) kernel = wgmma_paged_attention_kernel<T, kDim, true, kKind>;
+  } else {
+    LLMB_CHECK(!transforms);
+  }
+  launch_ahead({dim3(static_cast<unsigned>(args.work.num_ctas)), dim3(W::kThreads), W::kSharedBytes, stream}, kernel,
+               args, map_of(args.k, kDim), map_of(args.v, kValueDim), box_rows);
 }
 
 template <class T, ItemKind kKind>

@@ -28,6 +28,20 @@ constexpr int32_t kSharedLaunchTiles = 8, kStatePositions = 250;
 #endif
 constexpr int64_t kMaxStatePieces = 16;  // of a prefix: one warp merges them for each sequence
 
+// ---- attention over latents, or over keys and values that prompts' latents are expanded to
+// A multiply-add of attention over latents, and one of a product by the heads' matrices, takes so many times as long as
+// one of attention over expanded keys and values. Measured on an H200 (2026-11-27): 118 TFLOP/s over latents; 2,048
+// tokens of DeepSeek-V3's shape expanded at 127 and attended to at 408. Of head_linear the rate of the former is taken.
+constexpr double kAbsorbedPairCost = 3.4, kExpansionCost = 3.2;
+constexpr int32_t kMaxHeadGroups = 16;  // a launch or three each in every layer
+#ifdef LLMB_SIMT
+constexpr int32_t kMinExpandedRows = 4;  // so that tests' small prompts are expanded, and heads take turns
+constexpr int64_t kMaxExpandedBytes = 128 << 10;
+#else
+constexpr int32_t kMinExpandedRows = 64;  // of a prompt in a step: fewer are not worth the launches
+constexpr int64_t kMaxExpandedBytes = int64_t{256} << 20;
+#endif
+
 // ---- linear
 // Up to here linear_wgmma starts while the kernel before it still runs, which cuBLASLt cannot, and wins by that; timed
 // by itself it need not be faster.

@@ -227,6 +227,15 @@ class Ops : public WeightMaker {
     static_cast<void>(heads), static_cast<void>(gathered), static_cast<void>(rows), static_cast<void>(out);
     LLMB_CHECK_MSG(false, "this backend has no latents");
   }
+  // Attention and values at once, of prompts whose latents a backend expands to keys and values of every head; the two
+  // ops above then leave these rows alone, and so does paged_attention. Most backends expand none.
+  virtual void expanded_attention(int32_t layer, HeadWeights key_heads, HeadWeights value_heads,
+                                  Rows queries,  // [num_tokens, num_heads * query_dim]  clobbered
+                                  Rows qkv,      // [num_tokens, (num_heads + 1) * head_dim]  with rotated channels
+                                  Rows out) {    // [num_tokens, num_heads * value_dim]
+    static_cast<void>(layer), static_cast<void>(key_heads), static_cast<void>(value_heads), static_cast<void>(queries);
+    static_cast<void>(qkv), static_cast<void>(out);
+  }
 
   // out = f(gate) * up, or f(x)
   virtual void activate(const ActivationSpec& spec,

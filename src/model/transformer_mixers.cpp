@@ -60,7 +60,11 @@ void Transformer::mix(int32_t layer) {
   const LayerWeights& w = weights_.layers[layer];
   if (!config_.layer(layer).has_state) {
     const Rows out = config_.has_latent() ? part(gathered_) : mixed(layer);
-    return ops_.paged_attention(layer, part(qkv_, config_.qkv_size_of(layer)), w.sinks.get(), out);
+    const Rows qkv = part(qkv_, config_.qkv_size_of(layer));
+    ops_.paged_attention(layer, qkv, w.sinks.get(), out);
+    if (config_.has_latent())
+      ops_.expanded_attention(layer, w.key_heads, w.value_heads, part(queries_), qkv, mixed(layer));
+    return;
   }
   const Rows qkv = part(qkv_, config_.state.conv_channels());
   if (config_.state.kind == StateKind::kShortConv)

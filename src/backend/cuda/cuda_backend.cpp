@@ -328,6 +328,7 @@ class CudaBackend final : public Backend {
     shape.second = splits_.border(plan, is_recordable ? shape.num_tokens : 0, graphs_);
     // A prompt that is in both parts is two sequences of attention.
     if (!is_recordable) shape.num_seqs = std::min(shape.num_seqs + shape.is_split(), shape.num_tokens);
+    if (!is_recordable && !shape.is_split()) shape.expanded = ops_->stage().expand(plan);
     Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
     flight.begin->record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);

@@ -6,7 +6,6 @@
 #include "kernels/cuda/add_embedding.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gather.h"
-#include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/layer_norm.h"
 #include "kernels/cuda/norm.h"
@@ -19,19 +18,7 @@ namespace {
 
 constexpr int32_t kAllPositions = 1 << 30;  // a chunk of attention that holds any
 
-std::vector<const void*> addresses_of(HeadWeights heads) {
-  std::vector<const void*> addresses;
-  for (const auto& head : heads) addresses.push_back(view(*head).weight);
-  return addresses;
-}
-
 }  // namespace
-
-template <typename T>
-T* CudaOps::kv(int32_t layer, bool values) const {
-  const KvPlanes::Place place = planes_.place(config_.kv_layer_of(layer), num_blocks_);
-  return reinterpret_cast<T*>(kv_pool_.data<uint8_t>() + (values ? place.values : place.keys));
-}
 
 template <typename Code>
 cuda::ScaledKv<Code> CudaOps::scaled_kv(int32_t layer) const {
@@ -153,6 +140,7 @@ void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
 }
 
 void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
+  if (step_.shape.expanded.num_heads > 0 && step_.absorbed.empty()) return;
   const AttentionKind& kind = attention_.of(layer);
   const StepArrays::AttentionList& list = step_.lists[part_][attention_.of_layers[layer]];
   qkv = from_step_begin(qkv), out = from_step_begin(out);
@@ -284,27 +272,6 @@ void CudaOps::add_scaled(Rows residual, Rows delta, const DeviceBuffer& factor, 
   with_type(options_.dtype, [&]<typename T>(T) {
     cuda::add_scaled(data<float>(residual), data<const T>(delta), data<const float>(factor.rows()),
                      rows * residual.width, stream_);
-  });
-}
-
-void CudaOps::join_latents(HeadWeights heads, Rows queries, Rows latents, int64_t rows, Rows qkv) {
-  const LatentConfig& l = config_.latent;
-  const int32_t num_heads = config_.num_attention_heads, dim = config_.head_dim;
-  const std::vector<const void*> addresses = addresses_of(heads);
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::join_latents({num_heads, dim, l.rope_dim, l.query_dim()}, data<const T>(queries), data<const T>(latents), rows,
-                       data<T>(qkv), stream_);
-    cuda::head_linear({addresses, l.rank, l.key_dim}, data<const T>(queries), {queries.width, 0, l.query_dim()}, rows,
-                      data<T>(qkv), {qkv.width, l.rope_dim, dim}, stream_);
-  });
-}
-
-void CudaOps::expand_values(HeadWeights heads, Rows gathered, int64_t rows, Rows out) {
-  const LatentConfig& l = config_.latent;
-  const std::vector<const void*> addresses = addresses_of(heads);
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::head_linear({addresses, l.value_dim, l.rank}, data<const T>(gathered), {gathered.width, 0, l.rank}, rows,
-                      data<T>(out), {out.width, 0, l.value_dim}, stream_);
   });
 }
 

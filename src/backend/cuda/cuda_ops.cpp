@@ -82,17 +82,21 @@ CudaOps::CudaOps(const ModelConfig& config, const CudaDevice& device, const Cuda
       stream_(stream),
       groups_(options.groups),
       planes_(layout_of(config, options)),
-      attention_(attention_kinds(config, attention_shape(config, options), device.num_sms, options.max_position)),
+      attention_(with_expanded_kind(
+          attention_kinds(config, attention_shape(config, options), device.num_sms, options.max_position), config,
+          device.num_sms)),
       num_sms_(device.num_sms),
       linear_({options.dtype, options.deterministic, options.hopper, device.num_sms}, stream),
       uploader_(std::make_unique<WeightUploader>(stream)),
-      stage_(options.limits, attention_.kinds, attention_windows(config, options.groups)) {
+      stage_(options.limits, attention_.kinds, attention_windows(config, options.groups),
+             {config.latent, num_expanded_blocks(config, attention_, options)}) {
   for (const RopeConfig& rope : config.ropes) {
     const RopeTable table = make_rope_table(rope, config.rotary_dim(rope), options.max_position);
     ropes_.push_back({config.rotary_dim(rope), upload_array(table.cos, stream), upload_array(table.sin, stream)});
   }
   alibi_slopes_ = upload_array(config.alibi_slopes, stream);
   allocate_attention();
+  allocate_expansion();
   experts_workspace_ = experts_workspace(config, options);
   sample_limits_ = {static_cast<int32_t>(options.max_logit_rows), config.vocab_size, options.limits.max_num_penalties,
                     options.limits.max_num_biases};

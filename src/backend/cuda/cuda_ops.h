@@ -59,6 +59,11 @@ struct CudaOpsOptions {
   bool hopper = false;  // cuda::has_hopper_code()
 };
 
+// With one more kind at the end where latents of prompts may be expanded to keys and values.
+AttentionKinds with_expanded_kind(AttentionKinds kinds, const ModelConfig& config, int32_t num_sms);
+// Blocks of one head that steps expand at most; 0: none do.
+int64_t num_expanded_blocks(const ModelConfig& config, const AttentionKinds& kinds, const CudaOpsOptions& options);
+
 // Calls queue work and return. Driven by one thread. Everything throws cuda::CudaError.
 class CudaOps final : public Ops, public StepParts {
  public:
@@ -170,6 +175,8 @@ class CudaOps final : public Ops, public StepParts {
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
   void join_latents(HeadWeights heads, Rows queries, Rows latents, int64_t rows, Rows qkv) override;
   void expand_values(HeadWeights heads, Rows gathered, int64_t rows, Rows out) override;
+  void expanded_attention(int32_t layer, HeadWeights key_heads, HeadWeights value_heads, Rows queries, Rows qkv,
+                          Rows out) override;
   void activate_times(Activation kind, Rows x, Rows y, int64_t first_column, int64_t rows, Rows out) override;
   void add_scaled(Rows residual, Rows delta, const DeviceBuffer& factor, int64_t rows) override;
   void add_token_types(const LinearWeight& table, int64_t rows, Rows residual) override {
@@ -198,11 +205,18 @@ class CudaOps final : public Ops, public StepParts {
   void multiply_numbers(const View& weight, Rows x, int64_t rows, Rows out, const Write& write);
   void linear_fp8(const cuda::Fp8View& weight, Rows x, int64_t rows, Rows out);
   void allocate_attention();
+  void allocate_expansion();
+  // Ranges of rows whose attention is over latents.
+  template <typename Body>
+  void for_absorbed(int64_t rows, const Body& body) const;
   void lay_out_samples();
   void sample_rows(Rows logits, int64_t first_sample, int64_t rows);  // whose tables are in place
   bool has_scaled_kv() const { return options_.kv_dtype == DType::kI8 || options_.kv_dtype == DType::kF8; }
   template <typename T>
-  T* kv(int32_t layer, bool values) const;  // block 0's
+  T* kv(int32_t layer, bool values) const {  // block 0's
+    const KvPlanes::Place place = planes_.place(config_.kv_layer_of(layer), num_blocks_);
+    return reinterpret_cast<T*>(kv_pool_.data<uint8_t>() + (values ? place.values : place.keys));
+  }
   template <typename Code>
   cuda::ScaledKv<Code> scaled_kv(int32_t layer) const;
   // Bytes from a pool's begin to its hidden states, and those of a block.
@@ -250,6 +264,8 @@ class CudaOps final : public Ops, public StepParts {
   cuda::DeviceMemory alibi_slopes_;       // [num_heads], or empty
   cuda::DeviceMemory experts_workspace_;  // where the model has experts
   cuda::DeviceMemory attention_partials_, attention_partial_stats_, attention_counters_;
+  // Latents as keys and values of heads, the matrices that make keys, and the blocks' numbers; or empty.
+  cuda::DeviceMemory expanded_, expansion_matrices_, expanded_ids_;
   cuda::DeviceMemory shared_values_, shared_stats_;  // states of attention over shared prefixes
   cuda::SampleLimits sample_limits_;
   cuda::DeviceMemory sample_workspace_, sample_output_;

@@ -45,7 +45,10 @@ int64_t num_pairs(const StepPlan& plan) {
   return static_cast<int64_t>(plan.block_copies.size() + plan.swaps_out.size() + plan.swaps_in.size());
 }
 
-bool is_wgmma(const AttentionKind& kind) { return cuda::attention_tiling(kind.shape).wgmma; }
+// In recorded steps.
+bool is_wgmma(const AttentionKind& kind) {
+  return kind.shape.joined_value_dim == 0 && cuda::attention_tiling(kind.shape).wgmma;
+}
 
 }  // namespace
 
@@ -62,6 +65,7 @@ StepShape shape_of(const StepPlan& plan) {
 
 struct StepStage::Layout {
   int64_t tokens, rows, entries, states, block_start, sample_rows, samples, groups, parent_rows, block_ids;
+  int64_t expanded_blocks;
   int64_t cta_start[kMaxStepParts][cuda::kMaxWorkLists], items[kMaxStepParts][cuda::kMaxWorkLists];
   // Behind block_ids, whose length varies most.
   int64_t copies(const StepPlan& plan) const { return block_ids + aligned(bytes_of(plan.block_ids)); }
@@ -88,11 +92,15 @@ StepStage::Layout StepStage::layout(const StepShape& shape) const {
   at.groups = place(shape.num_samples, sizeof(SampleGroup));
   for (int part = 0; part < (shape.is_split() ? kMaxStepParts : 1); ++part)
     for (size_t i = 0; i < kinds_.size(); ++i) {
+      if (is_expanded(i) && shape.expanded.num_heads == 0) continue;
       const int32_t ctas = num_ctas(i, shape.is_split());
+      const int32_t num_seqs = is_expanded(i) ? shape.expanded.num_seqs : shape.num_seqs;
+      const int32_t num_rows = is_expanded(i) ? shape.expanded.num_rows : shape.num_tokens;
       at.cta_start[part][i] = place(ctas + 1, sizeof(int32_t));
-      at.items[part][i] = place(cuda::attention_limits(kinds_[i].shape, ctas, shape.num_seqs, shape.num_tokens).max_items,
+      at.items[part][i] = place(cuda::attention_limits(attention_shape(i, shape), ctas, num_seqs, num_rows).max_items,
                                 sizeof(cuda::AttentionItem));
     }
+  at.expanded_blocks = place(shape.expanded.num_blocks, sizeof(cuda::ExpandedBlock));
   at.parent_rows = place(shape.num_tokens, sizeof(int32_t));
   at.block_ids = end;
   return at;
@@ -114,19 +122,27 @@ StepStage::SharedLayout StepStage::shared_layout() const {
   return at;
 }
 
-StepStage::StepStage(const StepLimits& limits, const std::vector<AttentionKind>& kinds, const AttentionWindows& windows)
+StepStage::StepStage(const StepLimits& limits, const std::vector<AttentionKind>& kinds, const AttentionWindows& windows,
+                     const ExpansionLimits& expansion)
     : limits_(limits),
       kinds_(kinds),
       attention_(kinds[0].shape),
       num_ctas_(kinds[0].num_ctas),
       windows_(windows),
+      expansion_(expansion),
       may_share_(kinds.size() == 1 && cuda::can_share_positions(kinds[0].shape)),
       places_((1 + int64_t{limits.num_layer_groups}) * limits.max_num_tokens * int64_t{sizeof(int32_t)}) {
   for (auto& schedules : schedules_) schedules.resize(kinds.size());
   StepShape largest{limits.max_num_tokens, limits.max_num_seqs + limits.max_num_samples, limits.max_num_samples, {}};
   if (limits.part_sms > 0) ++largest.num_seqs, largest.second.row = 1;  // a prompt may be in both parts
+  StepShape expanded = largest;
+  expanded.second = {};
+  if (expansion.max_blocks > 0)
+    expanded.expanded = {limits.max_num_seqs, limits.max_num_tokens, static_cast<int32_t>(expansion.max_blocks),
+                         kinds.back().shape.num_heads};
   const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq * limits.num_layer_groups;
-  const int64_t bytes = layout(largest).block_ids + aligned(num_blocks * int64_t{sizeof(BlockId)}) +
+  const int64_t bytes = std::max(layout(largest).block_ids, layout(expanded).block_ids) +
+                        aligned(num_blocks * int64_t{sizeof(BlockId)}) +
                         limits.max_num_pairs() * int64_t{sizeof(cuda::BlockPair)};
   device_ = cuda::DeviceMemory(bytes);
   device_tables_ = cuda::DeviceMemory(table_bytes(limits));
@@ -180,10 +196,13 @@ StepArrays StepStage::arrays(const StepShape& shape, const StepKind& kind) const
   arrays.groups = reinterpret_cast<const SampleGroup*>(base + at.groups);
   const int num_parts = shape.is_split() ? kMaxStepParts : 1;
   for (int part = 0; part < num_parts; ++part)
-    for (size_t i = 0; i < kinds_.size(); ++i)
+    for (size_t i = 0; i < kinds_.size(); ++i) {
+      if (is_expanded(i) && shape.expanded.num_heads == 0) continue;
       arrays.lists[part][i] = {num_ctas(i, shape.is_split()),
                                reinterpret_cast<const int32_t*>(base + at.cta_start[part][i]),
                                reinterpret_cast<cuda::AttentionItem*>(base + at.items[part][i])};
+    }
+  arrays.expanded_blocks = reinterpret_cast<const cuda::ExpandedBlock*>(base + at.expanded_blocks);
   arrays.block_ids = reinterpret_cast<const BlockId*>(base + at.block_ids);
   arrays.positions = places_.data<int32_t>();
   arrays.slots = places_.data<int32_t>() + limits_.max_num_tokens;
@@ -229,6 +248,7 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   result.num_copies = static_cast<int32_t>(plan.block_copies.size());
   result.num_swaps_out = static_cast<int32_t>(plan.swaps_out.size());
   result.num_swaps_in = static_cast<int32_t>(plan.swaps_in.size());
+  if (shape.expanded.num_heads > 0) result.absorbed = absorbed_;
   upload_masks(plan, stream);
   if (parts_.size() == 1) upload_tables(staged(parts_[0]), stream);
   else result.parts = parts_;
@@ -291,6 +311,12 @@ void StepStage::pack_states(const StepPlan& plan, const StepShape& shape, uint8_
 void StepStage::pack_attention(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) {
   const StepSplit& second = shape.second;
   add_sequences(plan, second);
+  if (shape.expanded.num_heads > 0) {
+    const size_t kind = kinds_.size() - 1;
+    pack_expanded(plan, shape, reinterpret_cast<cuda::ExpandedBlock*>(out + at.expanded_blocks));
+    copy(schedules_[0][kind].cta_start, out + at.cta_start[0][kind]);
+    copy(schedules_[0][kind].items, out + at.items[0][kind]);
+  }
   const auto num_seqs = static_cast<int32_t>(context_len_.size());
   for (int part = 0; part < (shape.is_split() ? kMaxStepParts : 1); ++part) {
     const int32_t begin = part == 0 ? 0 : second_seq_, end = part == 0 && shape.is_split() ? second_seq_ : num_seqs;
@@ -300,7 +326,9 @@ void StepStage::pack_attention(const StepPlan& plan, const StepShape& shape, con
                                block_start_.data() + begin};
     if (may_share() && schedule_shared(plan, batch, part, entries, num_ctas(0, shape.is_split())))
       batch.shared = shared_schedules_[part].states.data();
+    if (shape.expanded.num_heads > 0) batch.is_left_out = expanded_entries_.data();
     for (size_t i = 0; i < kinds_.size(); ++i) {
+      if (is_expanded(i)) continue;
       cuda::AttentionSchedule& schedule = schedules_[part][i];
       cuda::schedule_attention(batch, kinds_[i].shape, num_ctas(i, shape.is_split()), &schedule);
       if (plan.is_mtp)  // which has no key of a sequence's first token

@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "backend/cuda/attention_kinds.h"
+#include "backend/cuda/expanded_prefill.h"
 #include "backend/cuda/sample_parts.h"
 #include "core/step_plan.h"
 #include "core/step_split.h"
 #include "kernels/cuda/block_copy.h"
+#include "kernels/cuda/expand_latents.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/paged_attention.h"
 #include "kernels/cuda/paged_attention_shared.h"
@@ -28,6 +30,7 @@ struct StepShape {
   int32_t num_seqs = 0;  // of attention: entries, and rows of trees that lie behind their place
   int32_t num_samples = 0;
   StepSplit second;  // where its second part begins; row 0: the step is in one
+  ExpandedSize expanded;  // nothing in a step of two parts, and in one that is recorded
 
   bool is_split() const { return second.row > 0; }
 };
@@ -88,6 +91,12 @@ struct StepArrays {
   // The members below are not part of a recorded step.
   const cuda::BlockPair* copies = nullptr;  // [num_copies], then those of swaps out and of swaps in
   int32_t num_copies = 0, num_swaps_out = 0, num_swaps_in = 0;
+  const cuda::ExpandedBlock* expanded_blocks = nullptr;  // [shape.expanded.num_blocks]
+  // With anything expanded: rows whose attention is over latents. Valid until the next upload().
+  struct RowRange {
+    int64_t begin = 0, end = 0;
+  };
+  std::span<const RowRange> absorbed;
   // Not empty: the rows' biases and penalties do not fit at once. Rows are sampled part by part, after
   // upload_tables() of theirs; such a step cannot be replayed. Valid until the next upload().
   std::span<const SamplePart> parts;
@@ -114,12 +123,19 @@ struct StepLimits {
   int32_t max_num_shared_tokens() const { return std::min(max_num_tokens, max_num_samples); }
 };
 
+// Latents that steps may expand.
+struct ExpansionLimits {
+  LatentConfig latent;
+  int64_t max_blocks = 0;  // of one head; 0: nothing
+};
+
 // One thread drives it. At most kMaxPlansInFlight steps are on their way: upload() of a step waits for nobody, so the
 // step so many before it must have run.
 class StepStage {
  public:
   // Throws cuda::CudaError.
-  StepStage(const StepLimits& limits, const std::vector<AttentionKind>& kinds, const AttentionWindows& windows);
+  StepStage(const StepLimits& limits, const std::vector<AttentionKind>& kinds, const AttentionWindows& windows,
+            const ExpansionLimits& expansion);
 
   // Whether some step's attention may have a launch over shared prefixes.
   bool may_share() const { return may_share_; }
@@ -129,6 +145,9 @@ class StepStage {
   StepKind decode_kind() const;
   // The one of these with the most launches.
   StepKind fullest_decode_kind() const;
+
+  // The part of a plan that its step expands where it is queued op by op, in one part; for the next upload().
+  ExpandedSize expand(const StepPlan& plan);
 
   // Where a step of this shape lies.
   StepArrays arrays(const StepShape& shape, const StepKind& kind) const;
@@ -149,6 +168,10 @@ class StepStage {
   void pack_samples(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) const;
   void pack_attention(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out);
   void pack_states(const StepPlan& plan, const StepShape& shape, uint8_t* out);
+  void pack_expanded(const StepPlan& plan, const StepShape& shape, cuda::ExpandedBlock* blocks);
+  bool is_expanded(size_t kind) const { return kinds_[kind].shape.joined_value_dim > 0; }
+  // A kind's, of what the step expands.
+  cuda::AttentionShape attention_shape(size_t kind, const StepShape& shape) const;
   struct SharedLayout;
   SharedLayout shared_layout() const;
   // Entries of a plan, which are a part's: all of them, or up to the border or from it on.
@@ -175,6 +198,7 @@ class StepStage {
   const cuda::AttentionShape attention_;  // the first kind's, which is the only one where prefixes are shared
   const int32_t num_ctas_;                // the same, of steps in one part
   const AttentionWindows windows_;
+  const ExpansionLimits expansion_;
   const bool may_share_;
   std::vector<cuda::AttentionSchedule> schedules_[kMaxStepParts];  // of each kind
   cuda::SharedAttentionSchedule shared_schedules_[kMaxStepParts];
@@ -197,6 +221,9 @@ class StepStage {
   std::vector<BlockId> joined_ids_;
   bool has_tree_ = false;                                         // some row is not in its place
   std::vector<int32_t> query_start_, context_len_, block_start_;  // of attention's sequences
+  std::vector<uint8_t> expanded_entries_, absorbed_entries_;
+  std::vector<int32_t> expanded_start_;  // [num_entries]  the first of its expanded blocks
+  std::vector<StepArrays::RowRange> absorbed_;
   int32_t second_seq_ = 0;                                        // the first of the second part
   int turn_ = 0;
 };

@@ -64,8 +64,11 @@ void StepStage::add_sequences(const StepPlan& plan, const StepSplit& second) {
 StepKind StepStage::kind_of(int num_parts) const {
   StepKind kind{.has_tree = has_tree_};
   for (int part = 0; part < num_parts; ++part) {
-    for (const cuda::AttentionSchedule& schedule : schedules_[part])
+    for (size_t i = 0; i < kinds_.size(); ++i) {
+      if (is_expanded(i)) continue;
+      const cuda::AttentionSchedule& schedule = schedules_[part][i];
       kind.is_tall |= std::any_of(schedule.units.begin(), schedule.units.end(), [](const auto& unit) { return unit.wgmma; });
+    }
     const cuda::SharedAttentionSchedule& shared = shared_schedules_[part];
     if (!may_share() || shared.items.empty()) continue;
     kind.sharing = shared.uses_wgmma ? Sharing::kWgmma : Sharing::kMma;
