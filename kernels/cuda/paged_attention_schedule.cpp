@@ -241,9 +241,9 @@ class Balancer {
   const int32_t num_partial_rows_before_, num_splits_before_;
 };
 
-// The units of one launch.
+// The units of one launch, which are cut only where the most that a block has to do is least_gain above the even load.
 template <typename Mine>
-void balance(const Mine& mine, bool may_cut, Balancer balancer) {
+void balance(const Mine& mine, bool may_cut, int64_t least_gain, Balancer balancer) {
   const auto small = [&](const Unit& unit) { return mine(unit) && is_small(unit); };
   const auto tall = [&](const Unit& unit) { return mine(unit) && !is_small(unit); };
   if (balancer.num_ctas() == 0) return;
@@ -254,7 +254,7 @@ void balance(const Mine& mine, bool may_cut, Balancer balancer) {
   const int64_t cost_of_mine = balancer.total_cost(mine), cost_of_small = balancer.total_cost(small);
   const int64_t even = level(mine, cost_of_mine, cost_of_small > 0 ? kSmallItemCost : kTallItemCost);
   balancer.place_whole(mine);
-  if (!may_cut || 100 * balancer.highest() <= kEvenPercent * even) return;
+  if (!may_cut || 100 * balancer.highest() <= kEvenPercent * even || balancer.highest() - even < least_gain) return;
   if (cost_of_small > 0) {
     balancer.start_over();
     balancer.place_whole(tall);
@@ -271,10 +271,12 @@ void balance(const AttentionShape& shape, const AttentionTiling& tiling, int32_t
   schedule->num_partial_rows = schedule->num_splits = 0;
   schedule->cta_cost.assign(static_cast<size_t>(num_ctas), 0);
   const bool may_cut = !shape.deterministic;
+  const int64_t least_gain = shape.later > 0 ? kBothWaysLeastGain : 0;
   const int32_t middle = tiling.first_wgmma_cta(num_ctas);
-  balance([](const Unit& unit) { return !unit.wgmma; }, may_cut, Balancer(shape.num_kv_heads, 0, middle, schedule));
+  balance([](const Unit& unit) { return !unit.wgmma; }, may_cut, least_gain,
+          Balancer(shape.num_kv_heads, 0, middle, schedule));
   if (tiling.wgmma)
-    balance([](const Unit& unit) { return unit.wgmma; }, may_cut,
+    balance([](const Unit& unit) { return unit.wgmma; }, may_cut, least_gain,
             Balancer(shape.num_kv_heads, middle, num_ctas, schedule));
 }
 

@@ -16,6 +16,14 @@ constexpr int32_t kMaxPieces = 64;  // or about, of a unit: one block merges the
 // Whole units may be this much above the even load, in percent, before units are cut; tall ones where small ones fill
 // up.
 constexpr int64_t kEvenPercent = 102, kEvenTallPercent = 110;
+// Where tokens see both ways, units are cut only if that takes so much from the block that has most to do. On an H200
+// (2026-11-27) lists with pieces took 45 to 65 us longer than whole ones, 600 to 1,100 of these units; layers with a
+// reach share the list with those that see all, and see little of most pieces.
+#ifdef LLMB_SIMT
+constexpr int64_t kBothWaysLeastGain = 60;  // so that tests' small cases are cut
+#else
+constexpr int64_t kBothWaysLeastGain = 1800;
+#endif
 
 // A launch over shared prefixes is worth it where it saves this many tiles of reads for each block of the grid, 0.55 us
 // each where rows find the same blocks in the second-level cache, and for each row this many positions, which its states

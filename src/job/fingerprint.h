@@ -19,7 +19,7 @@ inline constexpr int64_t kAnswersVersion = 3;
 // The same of runs that do not generate (--task) with models whose prompts are computed in chunks.
 inline constexpr int64_t kPromptAnswersVersion = 4;
 // The same of all runs on a GPU.
-inline constexpr int64_t kGpuAnswersVersion = 8;
+inline constexpr int64_t kGpuAnswersVersion = 9;
 
 // Sets the dtype and the arithmetic that an earlier run chose by itself where none is asked for, so that another
 // processor continues in the same. kUnsupported: this one cannot compute it.

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <random>
 #include <tuple>
 
 #include "base/check.h"
+#include "kernels/cuda/tuning.h"
 
 namespace llmb::cuda {
 namespace {
@@ -229,6 +231,29 @@ TEST_CASE("deterministic: units stay whole and are spread by their cost") {
   Step step;
   for (int32_t i = 0; i < 128; ++i) step.add(100 + 50 * i, 1);
   CHECK(balance_of(step, shape, 264).max_share < 1.1);
+}
+
+TEST_CASE("both ways: units are cut only where that takes enough from the block with most to do") {
+  int num_cut = 0, num_whole = 0;
+  for (const AttentionShape& model : {make_shape(12, 12, 64), make_shape(3, 1, 256), make_shape(1, 1, 64)})
+    for (const int32_t num_texts : {1, 3, 16, 185})
+      for (const int32_t length : {40, 512, 2048, 8192}) {
+        Step step;
+        for (int32_t i = 0; i < num_texts; ++i) step.add(length, length);
+        AttentionShape shape = model;
+        shape.later = AttentionShape::kAllLater;
+        AttentionSchedule schedule, whole;
+        schedule_attention(step.batch(), shape, 264, &schedule);
+        shape.deterministic = true;
+        schedule_attention(step.batch(), shape, 264, &whole);
+        const int64_t most = *std::max_element(whole.cta_cost.begin(), whole.cta_cost.end());
+        const int64_t mean = std::accumulate(whole.cta_cost.begin(), whole.cta_cost.end(), int64_t{0}) / 264;
+        if (schedule.num_splits > 0) CHECK(most - mean >= tuning::kBothWaysLeastGain);
+        else CHECK(schedule.cta_cost == whole.cta_cost);
+        ++(schedule.num_splits > 0 ? num_cut : num_whole);
+      }
+  CHECK(num_cut > 0);
+  CHECK(num_whole > 0);
 }
 
 TEST_CASE("a schedule object that is used again gives what a new one gives") {
