@@ -29,6 +29,7 @@
 #include "tools/cuda_bench_attention.h"
 #include "tools/cuda_bench_copies.h"
 #include "tools/cuda_bench_fp8.h"
+#include "tools/cuda_bench_bytes.h"
 #include "tools/cuda_bench_int4.h"
 #include "tools/cuda_bench_lora.h"
 #include "tools/cuda_bench_more_ops.h"
@@ -63,7 +64,7 @@ struct Options {
                                   "silu_mul",    "embedding",       "gather_rows",  "sample",
                                   "block_copy",  "resolve_step",    "lora",         "more",
                                   "linear_int4", "linear_fp8",      "states",       "wide",
-                                  "texts",       "linear_sparse24"};
+                                  "texts",       "linear_sparse24", "int8_groups"};
   std::string shape = "llama-3.1-8b";
 
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
@@ -165,6 +166,8 @@ class KernelCases {
         int4_cases(bench_, &linear_, is_hopper_, {what, n, k, rows}, options_.wants("int4_shares"), weight, x, out);
       if (options_.wants("linear_sparse24") && out_dtype != DType::kF32)  // pruned models keep their LM head
         sparse24_cases(bench_, &linear_, what, n, k, rows, x, out);
+      if (options_.wants("int8_groups") && out_dtype != DType::kF32)
+        bytes_cases(bench_, &linear_, is_hopper_, {what, n, k, rows}, x, out);
     }
   }
 
@@ -325,7 +328,7 @@ int run(const Options& options, Settings settings) {
     KernelCases cases(bench, options, shape);
     bench.measure_limits(shape.is_tiny() ? 1 << 16 : int64_t{1} << 30, [&] { return cases.matrix_flops_per_s(); });
     const auto is_wanted = [&](const char* op) { return options.wants(op); };
-    const auto products = {"linear", "linear_int4", "linear_fp8", "linear_sparse24"};
+    const auto products = {"linear", "linear_int4", "linear_fp8", "linear_sparse24", "int8_groups"};
     if (std::any_of(products.begin(), products.end(), is_wanted)) cases.linear_cases();
     if (options.wants("paged_attention"))
       attention_cases(bench, {shape.name, shape.heads, shape.kv_heads, shape.head_dim, shape.is_tiny()});

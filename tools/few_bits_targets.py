@@ -32,6 +32,10 @@ def few_bits_targets(rows, attention, add, missing):
         shapes = [shape for shape in products if f" {m}x" in shape]
         beside(f"2:4 sparse products, M = {m}, the worst shape",
                [(rows.get(("linear_sparse24", shape)), rows[("linear", shape)]) for shape in shapes], least)
+        for op, what, few in [("linear_int8_groups", "products of eight bits in groups", 1.3),
+                              ("int4_ordered", "int4 products with columns in another order", 1.5)]:
+            beside(f"{what}, M = {m}, the worst shape",
+                   [(rows.get((op, shape)), rows[("linear", shape)]) for shape in shapes], few if m <= 16 else 1.0)
     for m in (1, 32, 256, 4096):
         shape = f"{m} rows, 8 of 128 experts"
         beside(f"experts in MXFP4, {m} rows", [(rows.get(("mix_experts_mxfp4", shape)), rows.get(("mix_experts", shape)))],

@@ -1,10 +1,12 @@
-// int4 units on their way to shared memory, and their numbers in registers. Device code only.
+// Units of int4_units.h on their way to shared memory, and their numbers in registers. Device code only.
 #pragma once
 
+#include "base/check.h"
 #include "kernels/cuda/code_tiles.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/int4_units.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/widen_codes.h"
 
 namespace llmb::cuda::int4 {
 
@@ -32,6 +34,16 @@ __device__ __forceinline__ uint32_t dequantize_e2m1(uint32_t word, uint32_t scal
   return reinterpret_cast<const uint32_t&>(value);
 }
 
+// The same of numbers of codes that are bytes, less 128 each as its zero is.
+template <class T, bool kHasZero>
+__device__ __forceinline__ uint32_t scaled(uint32_t numbers, uint32_t zero, uint32_t scale) {
+  using Pair = typename Pairs<T>::Pair;
+  Pair difference = reinterpret_cast<const Pair&>(numbers);
+  if constexpr (kHasZero) difference = __hsub2(difference, reinterpret_cast<const Pair&>(zero));
+  const Pair value = __hmul2(difference, reinterpret_cast<const Pair&>(scale));
+  return reinterpret_cast<const uint32_t&>(value);
+}
+
 // The scales, or zeros, of two features as pairs of equal numbers.
 struct TwoPairs {
   uint32_t first, second;
@@ -41,11 +53,36 @@ __device__ __forceinline__ TwoPairs pairs_of(uint32_t two) {
 }
 
 // Bytes from the begin of a unit to this lane's codes of 16 features, and to its scales.
+template <Meaning kMeaning>
 __device__ __forceinline__ int code_place(int sixteen) {
-  return (sixteen * 32 + static_cast<int>(threadIdx.x) % 32) * 16;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  return has_bytes(kMeaning) ? sixteen * 1024 + lane * 8 : (sixteen * 32 + lane) * 16;
 }
+template <Meaning kMeaning>
 __device__ __forceinline__ int scale_place(int sixteen) {
-  return kCodeBytes + (sixteen * 8 + static_cast<int>(threadIdx.x) % 32 / 4) * 4;
+  return code_bytes(kMeaning) + (sixteen * 8 + static_cast<int>(threadIdx.x) % 32 / 4) * 4;
+}
+
+// As for_each_fragment(), of codes that are bytes.
+template <class T, bool kHasZeros, class Use>
+__device__ __forceinline__ void for_each_fragment_of_bytes(const uint8_t* lane_codes, const uint32_t* scales,
+                                                           const Use& use) {
+#pragma unroll
+  for (int group = 0; group < kUnitK / kGroup; ++group) {
+    const TwoPairs scale = pairs_of(scales[group * (kTileFeatures / 2)]);
+    TwoPairs zero{0, 0};
+    if constexpr (kHasZeros) zero = pairs_of(scales[kScaleBytes / 4 + group * (kTileFeatures / 2)]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint2 words = *reinterpret_cast<const uint2*>(lane_codes + (2 * group + half) * 256);
+      const EvenOdd low = widen_four<T, int8_t>(words.x), high = widen_four<T, int8_t>(words.y);
+      const uint32_t fragment[4] = {scaled<T, kHasZeros>(low.even, zero.first, scale.first),
+                                    scaled<T, kHasZeros>(high.even, zero.second, scale.second),
+                                    scaled<T, kHasZeros>(low.odd, zero.first, scale.first),
+                                    scaled<T, kHasZeros>(high.odd, zero.second, scale.second)};
+      use(2 * group + half, fragment);
+    }
+  }
 }
 
 // This lane's 32 numbers of 16 features and 64 k of a unit: fragments of mma_m16n8k16's first operand, 16 k each.
@@ -53,9 +90,11 @@ __device__ __forceinline__ int scale_place(int sixteen) {
 template <class T, Meaning kMeaning, class Use>
 __device__ __forceinline__ void for_each_fragment(const uint8_t* lane_codes, const uint8_t* lane_scales,
                                                   const Use& use) {
+  const auto* const scales = reinterpret_cast<const uint32_t*>(lane_scales);
+  if constexpr (has_bytes(kMeaning))
+    return for_each_fragment_of_bytes<T, has_zeros(kMeaning)>(lane_codes, scales, use);
   const uint4 codes = *reinterpret_cast<const uint4*>(lane_codes);
   const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-  const auto* const scales = reinterpret_cast<const uint32_t*>(lane_scales);
   constexpr uint32_t kEight = Pairs<T>::kMagic + 0x00080008u;
 #pragma unroll
   for (int group = 0; group < kUnitK / kGroup; ++group) {
@@ -95,7 +134,8 @@ struct Codes {
   using Loader = code_tiles::UnitLoader<kUnitBytes, kUnits>;
 
   struct Places {
-    __device__ __forceinline__ explicit Places(int sixteen) : codes(code_place(sixteen)), scales(scale_place(sixteen)) {}
+    __device__ __forceinline__ explicit Places(int sixteen)
+        : codes(code_place<kMeaning>(sixteen)), scales(scale_place<kMeaning>(sixteen)) {}
     __device__ __forceinline__ void keep() {
       ptx::keep(codes);
       ptx::keep(scales);
@@ -109,9 +149,9 @@ struct Codes {
   }
 };
 
-// Calls f(a value of the Codes of this meaning).
+// Calls f(a value of the Codes of this meaning), of four bits.
 template <class Function>
-void with_codes(Meaning meaning, const Function& f) {
+void with_four_bits(Meaning meaning, const Function& f) {
   switch (meaning) {
     case Meaning::kFromEight:
       return f(Codes<Meaning::kFromEight>());
@@ -119,7 +159,18 @@ void with_codes(Meaning meaning, const Function& f) {
       return f(Codes<Meaning::kFromZeros>());
     case Meaning::kE2m1:
       return f(Codes<Meaning::kE2m1>());
+    case Meaning::kBytes:
+    case Meaning::kBytesFromZeros:
+      LLMB_CHECK_MSG(false, "codes of four bits are expected");
   }
+}
+
+// The same of any.
+template <class Function>
+void with_codes(Meaning meaning, const Function& f) {
+  if (meaning == Meaning::kBytes) return f(Codes<Meaning::kBytes>());
+  if (meaning == Meaning::kBytesFromZeros) return f(Codes<Meaning::kBytesFromZeros>());
+  with_four_bits(meaning, f);
 }
 
 }  // namespace llmb::cuda::int4

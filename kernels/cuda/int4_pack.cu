@@ -15,11 +15,15 @@ using int4::kGroup;
 using int4::Meaning;
 
 constexpr int kThreads = 256;
-// Blocks are: kInt4F16 and kInt4BF16 scale, zero, codes; kMXFP4 exponent, codes.
-constexpr int kBlockBytes = 19, kMxfp4BlockBytes = 17;
-static_assert(block_size(BlockFormat::kInt4F16).bytes == kBlockBytes);
-static_assert(block_size(BlockFormat::kInt4BF16).bytes == kBlockBytes);
-static_assert(block_size(BlockFormat::kMXFP4).bytes == kMxfp4BlockBytes);
+// Blocks are: kInt4F16 and its like scale, zero, codes; kMXFP4 exponent, codes; indexed ones codes.
+constexpr int kHeaderBytes = 3, kFourBits = 16, kEightBits = 32;
+static_assert(block_size(BlockFormat::kInt4F16).bytes == kHeaderBytes + kFourBits);
+static_assert(block_size(BlockFormat::kInt4BF16).bytes == kHeaderBytes + kFourBits);
+static_assert(block_size(BlockFormat::kInt8F16).bytes == kHeaderBytes + kEightBits);
+static_assert(block_size(BlockFormat::kInt8BF16).bytes == kHeaderBytes + kEightBits);
+static_assert(block_size(BlockFormat::kIndexedInt4F16).bytes == kFourBits);
+static_assert(block_size(BlockFormat::kIndexedInt8F16).bytes == kEightBits);
+static_assert(block_size(BlockFormat::kMXFP4).bytes == 1 + kFourBits && kGroupScaleBytes == kHeaderBytes);
 
 struct Group {
   uint32_t words[4];  // of eight codes each, the first in the lowest bits
@@ -27,18 +31,20 @@ struct Group {
 
 // Where a group of k of a feature lies. Features i and i + 8 share words.
 struct Place {
-  uint8_t* unit;
+  uint8_t *unit, *scales;
   int in_tile, group;  // of the unit
 
-  __device__ Place(uint8_t* units, int unit_bytes, int64_t num_steps, int64_t feature, int64_t first_k)
+  __device__ Place(uint8_t* units, Meaning meaning, int64_t num_steps, int64_t feature, int64_t first_k)
       : unit(units +
-             (feature / int4::kTileFeatures * num_steps + first_k / int4::kUnitK) * static_cast<int64_t>(unit_bytes)),
+             (feature / int4::kTileFeatures * num_steps + first_k / int4::kUnitK) * int64_t{int4::unit_bytes(meaning)}),
+        scales(unit + int4::code_bytes(meaning)),
         in_tile(static_cast<int>(feature % int4::kTileFeatures)),
         group(static_cast<int>(first_k % int4::kUnitK / kGroup)) {}
 
-  __device__ void write_codes(const Group& codes) const {
+  // code(k): of the group's.
+  template <class Code>
+  __device__ void write_codes(const Code& code) const {
     const int half = in_tile / 8 % 2;
-    const auto code = [&](int k) { return codes.words[k / 8] >> (4 * (k % 8)) & 15u; };
 #pragma unroll
     for (int sixteen = 0; sixteen < kGroup / 16; ++sixteen) {
 #pragma unroll
@@ -50,14 +56,28 @@ struct Place {
       }
     }
   }
-  template <class T>
-  __device__ void write_scale(T scale) const {
-    reinterpret_cast<T*>(unit + int4::kCodeBytes)[index()] = scale;
+  template <class Code>
+  __device__ void write_bytes(const Code& code) const {
+    for (int sixteen = 0; sixteen < kGroup / 16; ++sixteen)
+      for (int lane = 0; lane < 4; ++lane) {
+        const int k = sixteen * 16 + 2 * lane;
+        const uint32_t bits = code(k) | code(k + 8) << 8 | code(k + 1) << 16 | code(k + 9) << 24;
+        const int at = ((in_tile / 16 * 4 + 2 * group + sixteen) * 32 + in_tile % 8 * 4 + lane) * 2 + in_tile / 8 % 2;
+        reinterpret_cast<uint32_t*>(unit)[at] = bits ^ 0x80808080u;
+      }
   }
   template <class T>
-  __device__ void write_zero(int zero) const {
-    reinterpret_cast<uint16_t*>(unit + int4::kCodeBytes + int4::kScaleBytes)[index()] =
+  __device__ void write_scale(T scale) const {
+    reinterpret_cast<T*>(scales)[index()] = scale;
+  }
+  template <class T>
+  __device__ void write_zero(int zero) const {  // of codes of four bits
+    reinterpret_cast<uint16_t*>(scales + int4::kScaleBytes)[index()] =
         static_cast<uint16_t>((int4::Pairs<T>::kMagic & 0xffffu) + static_cast<uint32_t>(zero));
+  }
+  template <class T>
+  __device__ void write_byte_zero(int zero) const {
+    reinterpret_cast<T*>(scales + int4::kScaleBytes)[index()] = from_float<T>(static_cast<float>(zero - 128));
   }
 
  private:
@@ -104,8 +124,8 @@ __global__ void __launch_bounds__(kThreads)
   const auto num = static_cast<int>(min(int64_t{kGroup}, in_features - k));
   float scale;
   const Group codes = quantize_group(x + row * in_features + k, num, &scale);
-  const Place place(units, int4::unit_bytes(Meaning::kFromEight), int4::num_steps(in_features), first_feature + row, k);
-  place.write_codes(codes);
+  const Place place(units, Meaning::kFromEight, int4::num_steps(in_features), first_feature + row, k);
+  place.write_codes([&](int i) { return codes.words[i / 8] >> (4 * (i % 8)) & 15u; });
   place.write_scale(from_float<T>(scale));
 }
 
@@ -121,20 +141,31 @@ __device__ uint16_t e2m1_scale(int exponent) {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     pack_int4_blocks_kernel(const uint8_t* __restrict__ blocks, int64_t rows, int64_t in_features,
-                            int64_t first_feature, Meaning meaning, uint8_t* units) {
+                            int64_t first_feature, Meaning meaning, BlockOrder order, uint8_t* units) {
   const int64_t groups = in_features / kGroup, index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (index >= rows * groups) return;
-  const bool is_e2m1 = meaning == Meaning::kE2m1;
-  const uint8_t* const block = blocks + index * (is_e2m1 ? kMxfp4BlockBytes : kBlockBytes);
-  const uint8_t* const stored = block + (is_e2m1 ? 1 : 3);
-  Group codes{};  // a byte has the codes of a k and of the one 16 on
-  for (int k = 0; k < kGroup; ++k)
-    codes.words[k / 8] |= static_cast<uint32_t>(stored[k % 16] >> (k / 16 * 4) & 15) << (4 * (k % 8));
-  const Place place(units, int4::unit_bytes(meaning), int4::num_steps(in_features), first_feature + index / groups,
-                    index % groups * kGroup);
-  place.write_codes(codes);
-  place.write_scale(is_e2m1 ? e2m1_scale<T>(block[0]) : static_cast<uint16_t>(block[0] | block[1] << 8));
-  if (meaning == Meaning::kFromZeros) place.write_zero<T>(block[2]);
+  const bool is_e2m1 = meaning == Meaning::kE2m1, is_bytes = int4::has_bytes(meaning);
+  const bool is_indexed = order.columns != nullptr;
+  const int header = is_indexed ? 0 : is_e2m1 ? 1 : kHeaderBytes;
+  const int block_bytes = header + (is_bytes ? kEightBits : kFourBits);
+  const int64_t row = index / groups, group = index % groups;
+  const uint8_t* const from =
+      blocks + row * (groups * block_bytes + (is_indexed ? order.num_groups * kHeaderBytes : 0));
+  const auto code = [&](int k) {
+    const int64_t column = is_indexed ? order.columns[group * kGroup + k] : group * kGroup + k;
+    const uint8_t* const codes = from + column / kGroup * block_bytes + header;
+    const auto at = static_cast<int>(column % kGroup);
+    return is_bytes ? uint32_t{codes[at]} : static_cast<uint32_t>(codes[at % 16] >> (at / 16 * 4) & 15);
+  };
+  const int64_t of = is_indexed ? order.groups[group] : 0;
+  const uint8_t* const scale = from + (is_indexed ? groups * block_bytes + 2 * of : group * block_bytes);
+  const int zero = is_indexed ? from[groups * block_bytes + 2 * order.num_groups + of] : scale[2];
+  const Place place(units, meaning, int4::num_steps(in_features), first_feature + row, group * kGroup);
+  if (is_bytes) place.write_bytes(code);
+  else place.write_codes(code);
+  place.write_scale(is_e2m1 ? e2m1_scale<T>(scale[0]) : static_cast<uint16_t>(scale[0] | scale[1] << 8));
+  if (meaning == Meaning::kFromZeros) place.write_zero<T>(zero);
+  if (meaning == Meaning::kBytesFromZeros) place.write_byte_zero<T>(zero);
 }
 
 // A block is a unit.
@@ -148,7 +179,8 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint8_t* const unit = units + int64_t{blockIdx.x} * int4::unit_bytes(kMeaning);
   int4::for_each_fragment<T, kMeaning>(
-      unit + int4::code_place(warp), unit + int4::scale_place(warp), [&](int k, const uint32_t(&fragment)[4]) {
+      unit + int4::code_place<kMeaning>(warp), unit + int4::scale_place<kMeaning>(warp),
+      [&](int k, const uint32_t(&fragment)[4]) {
         uint32_t* const to = tile + (warp * 16 + lane / 4) * kRowWords + k * 8 + lane % 4;
         to[0] = fragment[0], to[8 * kRowWords] = fragment[1], to[4] = fragment[2], to[8 * kRowWords + 4] = fragment[3];
       });
@@ -180,29 +212,30 @@ void quantize_int4(const float* x, int64_t rows, int64_t in_features, int64_t fi
 
 template <class T>
 void pack_int4_blocks(const uint8_t* blocks, int64_t rows, int64_t in_features, int64_t first_feature, Meaning meaning,
-                      uint8_t* units, cudaStream_t stream) {
+                      uint8_t* units, cudaStream_t stream, const BlockOrder& order) {
   if (rows == 0) return;
   launch({dim3(num_blocks(rows, in_features)), dim3(kThreads), 0, stream}, pack_int4_blocks_kernel<T>, blocks, rows,
-         in_features, first_feature, meaning, units);
+         in_features, first_feature, meaning, order, units);
 }
 
 template <class T>
 void dequantize_int4(const Int4View& weight, T* out, cudaStream_t stream) {
   if (weight.out_features == 0) return;
   const int64_t num_steps = int4::num_steps(weight.in_features);
-  const auto kernel = weight.meaning == Meaning::kE2m1        ? dequantize_int4_kernel<T, Meaning::kE2m1>
-                      : weight.meaning == Meaning::kFromZeros ? dequantize_int4_kernel<T, Meaning::kFromZeros>
-                                                              : dequantize_int4_kernel<T, Meaning::kFromEight>;
-  launch_ahead(
-      {dim3(static_cast<unsigned>(int4::num_tiles(weight.out_features) * num_steps)), dim3(kThreads), 0, stream},
-      kernel, weight.units, static_cast<int32_t>(num_steps), weight.out_features, weight.in_features, out);
+  int4::with_codes(weight.meaning, [&]<Meaning kMeaning>(int4::Codes<kMeaning>) {
+    launch_ahead(
+        {dim3(static_cast<unsigned>(int4::num_tiles(weight.out_features) * num_steps)), dim3(kThreads), 0, stream},
+        dequantize_int4_kernel<T, kMeaning>, weight.units, static_cast<int32_t>(num_steps), weight.out_features,
+        weight.in_features, out);
+  });
 }
 
 template void quantize_int4<__nv_bfloat16>(const float*, int64_t, int64_t, int64_t, uint8_t*, cudaStream_t);
 template void quantize_int4<__half>(const float*, int64_t, int64_t, int64_t, uint8_t*, cudaStream_t);
 template void pack_int4_blocks<__nv_bfloat16>(const uint8_t*, int64_t, int64_t, int64_t, Meaning, uint8_t*,
-                                              cudaStream_t);
-template void pack_int4_blocks<__half>(const uint8_t*, int64_t, int64_t, int64_t, Meaning, uint8_t*, cudaStream_t);
+                                              cudaStream_t, const BlockOrder&);
+template void pack_int4_blocks<__half>(const uint8_t*, int64_t, int64_t, int64_t, Meaning, uint8_t*, cudaStream_t,
+                                       const BlockOrder&);
 template void dequantize_int4(const Int4View&, __nv_bfloat16*, cudaStream_t);
 template void dequantize_int4(const Int4View&, __half*, cudaStream_t);
 

@@ -9,7 +9,7 @@ template <class T>
 void linear_grouped_int4(const GroupedWeights& weights, const T* x, const int32_t* x_rows, const RowTile* tiles,
                          int32_t num_tiles, int32_t tile_rows, T* out, cudaStream_t stream) {
   LLMB_CHECK(weights.is_int4 && LinearInt4::takes(weights.out_features, weights.in_features));
-  int4::with_codes(weights.meaning, [&]<class Codes>(Codes) {
+  int4::with_four_bits(weights.meaning, [&]<class Codes>(Codes) {
     code_tiles::run_grouped<T, Codes>(weights, x, x_rows, tiles, num_tiles, tile_rows, out, stream);
   });
 }

@@ -131,8 +131,8 @@ class Multiplier {
   __device__ __forceinline__ explicit Multiplier(const Args& args)
       : args_(args),
         stages_(ring_.stages()),
-        codes_(int4::code_place(static_cast<int>(threadIdx.x) / 32)),
-        scales_(int4::scale_place(static_cast<int>(threadIdx.x) / 32)) {}
+        codes_(int4::code_place<S::kMeaning>(static_cast<int>(threadIdx.x) / 32)),
+        scales_(int4::scale_place<S::kMeaning>(static_cast<int>(threadIdx.x) / 32)) {}
 
   // The next num_units units.
   __device__ __forceinline__ void multiply(int num_units, float (&sums)[kSums]) {

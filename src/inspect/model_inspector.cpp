@@ -49,8 +49,10 @@ class Inspector {
     if (config.ok()) files.emplace(WeightFiles::open(path_, *config));
     stays_packed_ = files && files->ok() && (*files)->stays_packed();
     if (config.ok()) {
-      const auto on_gpu = stays_packed_on_gpu(path_, *config, config->gpu_dtype(), Quantization::kNone);
-      stays_sparse_on_gpu_ = on_gpu.ok() && *on_gpu == StoredMethod::kSparse24;
+      gpu_dtype_ = config->gpu_dtype();
+      const auto on_gpu = stays_packed_on_gpu(path_, *config, gpu_dtype_, Quantization::kNone);
+      if (on_gpu.ok()) on_gpu_ = *on_gpu;
+      stays_sparse_on_gpu_ = on_gpu_.method == StoredMethod::kSparse24;
     }
     if (files && files->ok()) print_mtp(*config);
     print_tensors();
@@ -181,14 +183,33 @@ class Inspector {
     stored_bytes_ = total;
     std::map<std::string, std::string> dtypes;
     for (const TensorLine& line : lines) dtypes[line.name] = line.dtype;
-    for (const TensorLine& line : lines)
+    all_stay_on_gpu_ = on_gpu_.method != StoredMethod::kNumbers;
+    for (const TensorLine& line : lines) {
+      bool on_gpu = false;
+      const std::string text = becomes(line, dtypes, &on_gpu);
+      all_stay_on_gpu_ &= text.empty() || on_gpu || stays_sparse_on_gpu_;
       if (list_tensors_)
         std::printf("  %-60s %-8s %-16s %s\n", escape_control(line.name).c_str(), line.dtype.c_str(),
-                    shape_string(line.shape).c_str(), becomes(line, dtypes).c_str());
+                    shape_string(line.shape).c_str(), text.c_str());
+    }
   }
 
-  // Tensors of few bits: what becomes of them when they are loaded.
-  std::string becomes(const TensorLine& line, const std::map<std::string, std::string>& dtypes) const {
+  // Whether a GPU keeps the integers of a matrix: their groups are of multiples of 32 columns, which may lie anywhere,
+  // and their scales have its dtype. Those of MXFP4 have no scales of that kind.
+  bool stays_on_gpu(const TensorLine& codes, const std::string& scale_dtype) const {
+    const StoredMethod method = on_gpu_.method;
+    if (method == StoredMethod::kNumbers || method == StoredMethod::kMxfp4 || codes.shape.size() != 2) return false;
+    const int64_t per_word = 32 / on_gpu_.bits;
+    const int64_t cols = method == StoredMethod::kGptq  ? codes.shape[0] * per_word
+                         : method == StoredMethod::kAwq ? codes.shape[0]
+                         : codes.dtype == "I8"          ? codes.shape[1]
+                                                        : codes.shape[1] * per_word;
+    const bool is_its_dtype = scale_dtype == (gpu_dtype_ == DType::kF16 ? "F16" : "BF16");
+    return is_its_dtype && cols % 32 == 0 && on_gpu_.group_size % 32 == 0;
+  }
+
+  // Tensors of few bits: what becomes of them when they are loaded, and whether a GPU keeps them.
+  std::string becomes(const TensorLine& line, const std::map<std::string, std::string>& dtypes, bool* on_gpu) const {
     if (is_gguf_path(path_)) {
       if (find_block_format(line.dtype) == BlockFormat::kNone) return "";
       return line.shape.size() < 2 ? "becomes float32" : "stays on a CPU, becomes bfloat16 on a GPU";
@@ -199,12 +220,17 @@ class Inspector {
       if (found == dtypes.end()) return std::string();
       const std::string dtype = found->second == "F8_E4M3" ? "BF16" : found->second;  // of NVFP4's scales
       if (!stays_packed_ || dtype == "F32") return "becomes " + dtype;
+      *on_gpu = stays_on_gpu(line, dtype);
+      if (*on_gpu)
+        return dtype == "BF16" ? "stays on a GPU, and on a CPU that multiplies in float32, else becomes BF16"
+                               : std::string("stays on a CPU and on a GPU");
       return dtype == "BF16" ? "stays on a CPU that multiplies in float32, else becomes BF16"
                              : "stays on a CPU, becomes " + dtype + " on a GPU";
     };
     std::string out = end_of(".qweight", ".scales");
     if (out.empty()) out = end_of(".weight_packed", ".weight_scale");
     if (out.empty() && line.dtype == "I8") out = end_of(".weight", ".weight_scale");
+    *on_gpu |= line.dtype == "U8" && line.name.ends_with("_proj_blocks");
     if (line.dtype == "U8" && line.name.ends_with("_proj_blocks"))
       out = "stays on a GPU, and on a CPU that multiplies in float32, else becomes BF16";
     if (line.name.ends_with(".compressed")) {
@@ -306,11 +332,9 @@ class Inspector {
   void print_kv(const ModelConfig& c) const {
     const int64_t weights = stored_weight_bytes(c);
     const bool stays_blocks = stays_packed_, is_gguf = is_gguf_path(path_);
-    const Result<StoredMethod> on_gpu = stays_packed_on_gpu(path_, c, c.gpu_dtype(), Quantization::kNone);
-    const bool all_stay_on_gpu = stays_sparse_on_gpu_ || (on_gpu.ok() && *on_gpu == StoredMethod::kMxfp4);
     // Blocks of GGUF and sparse numbers as they are, integers with the scales of their groups repeated.
     const int64_t packed_bytes = is_gguf || stays_sparse_on_gpu_ ? stored_bytes_ : stored_bytes_ * 6 / 5;
-    if (all_stay_on_gpu)
+    if (all_stay_on_gpu_)
       std::printf("note          %s stay as they are on a GPU, and on a CPU that multiplies in float32\n",
                   stays_sparse_on_gpu_ ? "2:4 sparse weights" : "weights of few bits");
     else if (weights > stored_bytes_ + stored_bytes_ / 4 && stored_bytes_ > 0)
@@ -328,7 +352,7 @@ class Inspector {
     for (const DType dtype : dtypes) {
       const KvLayout kv = make_kv_layout(c, 16, dtype, group_layers(c, 0));
       const int64_t numbers = dtype == DType::kF32 ? weights : weights / dtype_bytes(c.dtype) * dtype_bytes(dtype);
-      const bool is_held_packed = dtype == DType::kF32 ? stays_blocks : all_stay_on_gpu;
+      const bool is_held_packed = dtype == DType::kF32 ? stays_blocks : all_stay_on_gpu_;
       const int64_t held = is_held_packed ? packed_bytes : numbers;
       std::printf("KV cache      %s: %lld bytes a token, weights %.1f MiB\n", dtype_name(dtype),
                   static_cast<long long>(kv.bytes_per_token()), static_cast<double>(held) / 1048576);
@@ -356,8 +380,11 @@ class Inspector {
   const bool list_tensors_;
   const std::vector<std::string> adapters_;
   int64_t stored_bytes_ = 0;
-  bool stays_packed_ = false;             // on a CPU, of the matrices of few bits
-  bool stays_sparse_on_gpu_ = false;      // of 2:4 sparse matrices
+  bool stays_packed_ = false;         // on a CPU, of the matrices of few bits
+  StoredQuantization on_gpu_;         // of those that a GPU may keep
+  bool stays_sparse_on_gpu_ = false;  // of 2:4 sparse matrices
+  DType gpu_dtype_ = DType::kBF16;
+  bool all_stay_on_gpu_ = false;
   std::unique_ptr<Tokenizer> tokenizer_;  // null where it is refused
   std::vector<std::string> refused_;
 };

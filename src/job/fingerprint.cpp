@@ -202,10 +202,11 @@ Status add_arithmetic(const LoadOptions& load, const std::string& model_dir, int
   out->text("quantization", quantization_name(quantization));
   if (load.cpu.rounds_block_activations) out->text("gguf_activations", "int8");
   if (is_gpu) {  // sums round otherwise than those of the numbers that codes mean
-    LLMB_ASSIGN_OR_RETURN(const StoredMethod stored, stays_packed_on_gpu(model_dir, config, *dtype, quantization));
-    if (stored == StoredMethod::kMxfp4) out->flag("multiplies_mxfp4", true);
-    else if (stored == StoredMethod::kSparse24) out->flag("multiplies_sparse24", true);
-    else if (stored != StoredMethod::kNumbers) out->flag("multiplies_int4", true);
+    LLMB_ASSIGN_OR_RETURN(const auto stored, stays_packed_on_gpu(model_dir, config, *dtype, quantization));
+    if (stored.method == StoredMethod::kMxfp4) out->flag("multiplies_mxfp4", true);
+    else if (stored.method == StoredMethod::kSparse24) out->flag("multiplies_sparse24", true);
+    else if (stored.method != StoredMethod::kNumbers)
+      out->flag(stored.bits == 8 ? "multiplies_int8_groups" : "multiplies_int4", true);
   }
   out->flag("deterministic", load.cuda.deterministic || !is_gpu);
   // Ranks' sums round otherwise than one rank's.

@@ -142,8 +142,10 @@ BlockFormat PackedSource::block_format(const Groups& groups, int64_t cols) const
   if (is_indexed && groups.count > UINT16_MAX) return BlockFormat::kNone;
   const bool is_bf16 = groups.dtype == DType::kBF16;
   if (form_ != WeightForm::kBlocks) {
-    const bool is_wanted = stored_.bits == 4 && !is_indexed && is_bf16 == (form_ == WeightForm::kFourBitsBF16);
-    if (!is_wanted) return BlockFormat::kNone;
+    std::vector<int64_t> sizes(static_cast<size_t>(groups.count), 0);
+    for (const int32_t group : groups.of) ++sizes[group];
+    const bool are_whole = std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size % kBlock == 0; });
+    if (!are_whole || is_bf16 != (form_ == WeightForm::kIntegersBF16)) return BlockFormat::kNone;
   }
   if (stored_.bits == 4 && is_indexed) return is_bf16 ? BlockFormat::kIndexedInt4BF16 : BlockFormat::kIndexedInt4F16;
   if (stored_.bits == 4) return is_bf16 ? BlockFormat::kInt4BF16 : BlockFormat::kInt4F16;

@@ -208,15 +208,16 @@ Result<StoredQuantization> load_stored_quantization(const std::string& model_dir
   return stored;
 }
 
-Result<StoredMethod> stays_packed_on_gpu(const std::string& model_dir, const ModelConfig& config, DType activations,
-                                         Quantization quantization) {
+Result<StoredQuantization> stays_packed_on_gpu(const std::string& model_dir, const ModelConfig& config,
+                                               DType activations, Quantization quantization) {
   if (!config.has_quantization || activations == DType::kF32 || quantization != Quantization::kNone)
-    return StoredMethod::kNumbers;
+    return StoredQuantization();
   LLMB_ASSIGN_OR_RETURN(const StoredQuantization stored, load_stored_quantization(model_dir));
-  const bool is_int4 = stored.bits == 4 && (stored.is_gptq_or_awq() || stored.method == StoredMethod::kPackedInts);
+  const bool is_integers =
+      stored.is_gptq_or_awq() || stored.method == StoredMethod::kPackedInts || stored.method == StoredMethod::kInts;
   const bool is_sparse = stored.method == StoredMethod::kSparse24;
-  const bool stays = config.experts.num_experts > 0 ? stored.method == StoredMethod::kMxfp4 : is_int4 || is_sparse;
-  return stays ? stored.method : StoredMethod::kNumbers;
+  const bool stays = config.experts.num_experts > 0 ? stored.method == StoredMethod::kMxfp4 : is_integers || is_sparse;
+  return stays ? stored : StoredQuantization();
 }
 
 }  // namespace llmb

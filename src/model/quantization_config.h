@@ -19,6 +19,8 @@ struct StoredQuantization {
   bool zeros_are_one_less = false;  // GPTQ: as stored, but in checkpoints of its second version
 
   friend bool operator==(const StoredQuantization&, const StoredQuantization&) = default;
+  // That a weight of such matrices takes.
+  int32_t least_bits() const { return method == StoredMethod::kSparse24 ? 9 : bits; }
   bool is_gptq_or_awq() const { return method == StoredMethod::kGptq || method == StoredMethod::kAwq; }
   // Whether a matrix NAME may be stored as NAME_packed.
   bool is_packed() const { return method == StoredMethod::kPackedInts || method == StoredMethod::kNvfp4; }
@@ -34,9 +36,9 @@ void read_quantization(ConfigFields& fields, ModelConfig* config);
 Result<StoredQuantization> load_stored_quantization(const std::string& model_dir);
 
 // How the model stores the matrices that a GPU multiplies as they are, beside activations of 16 bits and where nothing
-// quantises them anew: integers of four bits or 2:4 sparse numbers, but not of models with experts, or experts in
-// MXFP4. kNumbers: there are none.
-Result<StoredMethod> stays_packed_on_gpu(const std::string& model_dir, const ModelConfig& config, DType activations,
-                                         Quantization quantization);
+// quantises them anew: integers or 2:4 sparse numbers, but not of models with experts, or experts in MXFP4. kNumbers:
+// there are none.
+Result<StoredQuantization> stays_packed_on_gpu(const std::string& model_dir, const ModelConfig& config,
+                                               DType activations, Quantization quantization);
 
 }  // namespace llmb

@@ -99,10 +99,12 @@ TensorView WeightReader::columns(const TensorView& in_any_form, int64_t begin, i
     return same;
   }
   LLMB_CHECK(begin + count <= in_any_form.cols);
-  // The columns of a group may lie anywhere in a row; sparse numbers are cut anywhere.
-  const bool is_cut = is_sparse24(in_any_form.blocks) && (begin % block_size(in_any_form.blocks).size != 0 ||
-                                                          count % block_size(in_any_form.blocks).size != 0);
-  const TensorView matrix = is_indexed(in_any_form.blocks) || is_cut ? as_numbers(in_any_form) : in_any_form;
+  // The columns of a group may lie anywhere in a row; checkpoints' blocks are cut anywhere, but not GGUF's, whose
+  // numbers would take fp32.
+  const int64_t whole = block_size(in_any_form.blocks).size;
+  const bool is_cut = begin % whole != 0 || count % whole != 0;
+  const bool widens = is_indexed(in_any_form.blocks) || (is_cut && rounds_numbers(in_any_form.blocks));
+  const TensorView matrix = widens ? as_numbers(in_any_form) : in_any_form;
   TensorView out = matrix;
   out.cols = count;
   const bool has_blocks = matrix.blocks != BlockFormat::kNone;

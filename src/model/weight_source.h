@@ -18,8 +18,9 @@ namespace llmb {
 enum class WeightAccess { kShapes, kValues };
 
 // Whether matrices that files hold in blocks (core/block_format.h) come as numbers or as they are; or as they are only
-// those in BlockFormat::kMXFP4, and in kInt4F16 or kInt4BF16.
-enum class WeightForm { kNumbers, kBlocks, kFourBitsF16, kFourBitsBF16 };
+// those in BlockFormat::kMXFP4, and integers with scales in fp16, or in bf16, whose groups are of multiples of 32
+// columns, wherever these are.
+enum class WeightForm { kNumbers, kBlocks, kIntegersF16, kIntegersBF16 };
 
 // Not thread-safe.
 class WeightSource {

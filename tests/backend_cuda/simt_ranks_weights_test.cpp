@@ -11,6 +11,7 @@
 
 #include "model/config_loader.h"
 #include "tests/support/forked_ranks.h"
+#include "tests/support/gptq_model.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/temp_dir.h"
@@ -93,6 +94,17 @@ TEST_CASE("checkpoints of few bits: each rank takes its part of them, and the an
   for (const std::string name : {"gptq-4", "awq", "w4a16", "w8a16", "nf4", "sparse24-f16"}) {
     CAPTURE(name);
     const Model m(fixture("quantized/" + name), name == "w4a16" || name == "w8a16" ? DType::kBF16 : DType::kF16);
+    CHECK(mean_difference(check_schedules(m), m.alone()) <= 0.05);
+  }
+}
+
+// Where a rank has some columns of a product, it has any number of those of a group: such weights are widened.
+TEST_CASE("GPTQ's columns in any order: each rank takes its part of them, and the answers are one GPU's") {
+  for (const int bits : {4, 8}) {
+    CAPTURE(bits);
+    const TempDir dir;
+    write_gptq_model(dir.path(), {bits, 32});
+    const Model m(dir.path(), DType::kF16);
     CHECK(mean_difference(check_schedules(m), m.alone()) <= 0.05);
   }
 }

@@ -58,8 +58,52 @@ TEST_CASE("integers stay integers where their scales have the activations' dtype
   CHECK(form({symmetric.view}, DType::kF32) == CudaForm::kNumbers);
   CHECK(form({symmetric.view, bf16.view}, DType::kF16) == CudaForm::kNumbers);
   CHECK(form({symmetric.view, plain}, DType::kF16) == CudaForm::kNumbers);
-  CHECK(form({eight.view}, DType::kF16) == CudaForm::kNumbers);
   CHECK(form({far.view}, DType::kF16) == CudaForm::kNumbers);  // a zero that has no place beside codes
+  const Matrix eight_far(4, 64, BlockFormat::kInt8F16, 200), eight_middle(4, 64, BlockFormat::kInt8F16, 128);
+  CHECK(form({eight.view}, DType::kF16) == CudaForm::kBytesZeros);
+  CHECK(form({eight_middle.view, eight_far.view}, DType::kF16) == CudaForm::kBytesZeros);
+  CHECK(form({eight_middle.view}, DType::kF16) == CudaForm::kBytes);
+  CHECK(form({eight_middle.view}, DType::kBF16) == CudaForm::kNumbers);
+  CHECK(form({eight.view, symmetric.view}, DType::kF16) == CudaForm::kNumbers);
+}
+
+TEST_CASE("columns of indexed blocks go group by group, in turn, where every group is of whole runs of 32") {
+  constexpr int64_t kRows = 3, kCols = 128, kGroups = 3;
+  const int64_t row_bytes = kCols / 2 + kGroups * kGroupScaleBytes;
+  std::vector<uint8_t> bytes(static_cast<size_t>(kRows * row_bytes), 0x77);
+  std::vector<uint16_t> of, others;
+  for (int64_t col = 0; col < kCols; ++col) of.push_back(static_cast<uint16_t>(col % 4 == 1 ? 2 : col % 4 == 3 ? 0 : 1));
+  const auto view_of = [&](const std::vector<uint16_t>& groups) {
+    return TensorView{bytes.data(), DType::kF16, kRows, kCols, BlockFormat::kIndexedInt4F16, {groups.data(), kGroups}};
+  };
+  const auto zeros = [&](uint8_t zero) {
+    for (int64_t row = 0; row < kRows; ++row)
+      for (int64_t g = 0; g < kGroups; ++g) bytes[(row + 1) * row_bytes - kGroups + g] = zero;
+  };
+  const auto form = [&](std::initializer_list<TensorView> parts, DType dtype = DType::kF16) {
+    return form_of_blocks({parts.begin(), parts.size()}, dtype);
+  };
+  std::vector<int32_t> expected;
+  for (const int group : {0, 1, 2})
+    for (int32_t col = 0; col < kCols; ++col)
+      if (of[col] == group) expected.push_back(col);
+  for (const int32_t group : {0, 1, 1, 2}) expected.push_back(group);
+  CHECK(column_order(view_of(of)) == expected);
+  zeros(8);
+  CHECK(form({view_of(of)}) == CudaForm::kInt4);
+  CHECK(form({view_of(of)}, DType::kBF16) == CudaForm::kNumbers);
+  bytes.back() = 9;
+  CHECK(form({view_of(of), view_of(of)}) == CudaForm::kInt4Zeros);
+  bytes.back() = 200;
+  CHECK(form({view_of(of)}) == CudaForm::kNumbers);
+  zeros(8);
+  others = of;
+  std::swap(others[0], others[1]);
+  CHECK(form({view_of(others)}) == CudaForm::kInt4);
+  CHECK(form({view_of(of), view_of(others)}) == CudaForm::kNumbers);
+  others[0] = others[1];  // 31 of one group, 65 of another
+  CHECK(column_order(view_of(others)).empty());
+  CHECK(form({view_of(others)}) == CudaForm::kNumbers);
 }
 
 TEST_CASE("MXFP4 stays as it is beside 16 bits, where no scale is above 2") {

@@ -98,7 +98,10 @@ TEST_CASE("a name in the cache, and a GGUF file with a model but no tokenizer") 
   check_says(gptq, "model.layers.0.mlp.down_proj.qweight");
   check_says(gptq, "stays on a CPU, becomes F16 on a GPU\n");
   const ProcessResult w8a8 = inspect({source_dir() + "/data/fixtures/quantized/w8a8", "--tensors"});
-  check_says(w8a8, "stays on a CPU that multiplies in float32, else becomes BF16\n");
+  check_says(w8a8, "stays on a GPU, and on a CPU that multiplies in float32, else becomes BF16\n");
+  check_says(w8a8, "note          weights of few bits stay as they are on a GPU, and on a CPU");
+  check_says(inspect({source_dir() + "/data/fixtures/quantized/gptq-8-v2", "--tensors"}),
+             "stays on a CPU and on a GPU\n");
   const ProcessResult nvfp4 = inspect({source_dir() + "/data/fixtures/quantized/nvfp4", "--tensors"});
   check_says(nvfp4, "model.layers.1.mlp.down_proj.weight_packed");
   check_says(nvfp4, "stays on a CPU that multiplies in float32, else becomes BF16\n");

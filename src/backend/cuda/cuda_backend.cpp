@@ -138,11 +138,9 @@ class CudaBackend final : public Backend {
     if (files) {
       LLMB_ASSIGN_OR_RETURN(stored_, stays_packed_on_gpu(options.model_dir, config, dtype_, options.cpu.quantization));
     }
-    const bool is_sparse = stored_ == StoredMethod::kSparse24;
-    const bool is_int4 =
-        (stored_ != StoredMethod::kNumbers && !is_sparse) || options.cpu.quantization == Quantization::kInt4;
+    const bool is_int4 = options.cpu.quantization == Quantization::kInt4;
     const bool is_quantised = options.cpu.quantization != Quantization::kNone;
-    const int64_t least_bits = is_int4 ? 4 : is_quantised ? 8 : is_sparse ? 9 : 8 * dtype_bytes(dtype_);
+    const int64_t least_bits = is_packed() ? stored_.least_bits() : is_int4 ? 4 : is_quantised ? 8 : 8 * dtype_bytes(dtype_);
     LLMB_RETURN_IF_ERROR(check_weights_fit(own_, least_bits));
     stream_.emplace();
     splits_ = StepSplits(context_ ? SplitMode::kNever : split_mode_, config_, options_);
@@ -213,7 +211,7 @@ class CudaBackend final : public Backend {
     std::unique_ptr<WeightSource> source;
     if (files) {
       const bool keeps_fp8 = options_.cpu.quantization == Quantization::kFp8 && config_.has_quantization;
-      source = files->make_source(pool, WeightAccess::kValues, form_to_read(stored_, keeps_fp8, dtype_));
+      source = files->make_source(pool, WeightAccess::kValues, form_to_read(stored_.method, keeps_fp8, dtype_));
     } else {
       source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, pool);
     }
@@ -376,7 +374,8 @@ class CudaBackend final : public Backend {
   std::optional<ModelShare> share_;  // of a rank
   LoadOptions options_;
   DType dtype_ = DType::kBF16, kv_dtype_ = DType::kBF16;
-  StoredMethod stored_ = StoredMethod::kNumbers;  // how the checkpoint has what the device multiplies as it is
+  StoredQuantization stored_;  // how the checkpoint has what the device multiplies as it is
+  bool is_packed() const { return stored_.method != StoredMethod::kNumbers; }
   BackendInfo info_;
   std::optional<cuda::Stream> stream_;
   std::unique_ptr<CudaRanks> ranks_;  // where there are others

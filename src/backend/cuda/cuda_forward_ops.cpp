@@ -7,6 +7,7 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gather.h"
 #include "kernels/cuda/int4_pack.h"
+#include "kernels/cuda/order_columns.h"
 #include "kernels/cuda/layer_norm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
@@ -38,7 +39,7 @@ void CudaOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight
 void CudaOps::multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out) {
   if (linear.is_int8()) return linear_int8(linear.int8_view(), x, rows, out);
   if (linear.is_fp8()) return linear_fp8(linear.fp8_view(), x, rows, out);
-  if (linear.is_int4()) return linear_int4(linear.int4_view(), x, rows, out);
+  if (linear.has_units()) return linear_int4(linear.int4_view(), in_order_of(linear, x, rows), rows, out);
   if (linear.is_sparse24()) return linear_sparse24(linear.sparse24_view(), x, rows, out);
   if (is_tuning_) linear_.tune(linear.view(), x.data, rows, out.data, out.dtype, stream_);
   linear_.run(linear.view(), x.data, rows, out.data, out.dtype, stream_);
@@ -80,6 +81,15 @@ void CudaOps::linear_fp8(const cuda::Fp8View& weight, Rows x, int64_t rows, Rows
   else run(__nv_bfloat16());
 }
 
+// The columns of x in the order of the weight's.
+Rows CudaOps::in_order_of(const CudaLinear& linear, Rows x, int64_t rows) {
+  if (linear.order() == nullptr) return x;
+  LLMB_CHECK(x.width == linear.in_features() && rows * x.width * dtype_bytes(x.dtype) <= x_ordered_.bytes());
+  auto* const ordered = x_ordered_.data<uint16_t>();
+  cuda::order_columns(data<const uint16_t>(x), linear.order(), rows, x.width, ordered, stream_);
+  return {ordered, x.dtype, x.width};
+}
+
 template <class T, class View, class Write>
 void CudaOps::multiply_numbers(const View& weight, Rows x, int64_t rows, Rows out, const Write& write) {
   write(numbers_.data<T>());
@@ -88,7 +98,7 @@ void CudaOps::multiply_numbers(const View& weight, Rows x, int64_t rows, Rows ou
   linear_.run(numbers, x.data, rows, out.data, out.dtype, stream_);
 }
 
-// The same.
+// As linear_fp8().
 void CudaOps::linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out) {
   const auto run = [&]<typename T>(T) {
     if (numbers_.bytes() == 0 || rows <= linear_int4_->max_rows()) {

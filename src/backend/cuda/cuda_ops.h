@@ -199,6 +199,7 @@ class CudaOps final : public Ops, public StepParts {
   void multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out);
   void linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out);
   void linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out);
+  Rows in_order_of(const CudaLinear& linear, Rows x, int64_t rows);
   void linear_sparse24(const cuda::Sparse24View& weight, Rows x, int64_t rows, Rows out);
   // By the 16-bit numbers of a weight, which write(T*) writes first; to memory that all weights share.
   template <class T, class View, class Write>
@@ -242,10 +243,12 @@ class CudaOps final : public Ops, public StepParts {
   const int32_t num_sms_;
   cuda::Linear linear_;
   bool has_int4_ = false, has_sparse24_ = false;
-  std::optional<cuda::LinearInt4> linear_int4_;          // once there are int4 weights
+  std::optional<cuda::LinearInt4> linear_int4_;          // once there are weights in its units
   std::optional<cuda::LinearSparse24> linear_sparse24_;  // once there are 2:4 sparse ones
   int64_t max_numbers_ = 0;                              // of such a weight
   cuda::DeviceMemory numbers_;                           // of the weight in use, where rows are many
+  int64_t max_ordered_features_ = 0;                     // of a weight whose columns are in another order
+  cuda::DeviceMemory x_ordered_;                         // what its product takes
   int64_t max_int8_features_ = 0;                // of int8 weights, each row of x as int8_row_bytes says
   cuda::DeviceMemory x_int8_, x_scales_;         // what an int8 product takes
   int64_t max_int8_out_ = 0;

@@ -32,12 +32,16 @@ std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> p
     max_int8_out_ = std::max(max_int8_out_, out_features);
   }
   if (linear->is_fp8()) max_fp8_features_ = std::max(max_fp8_features_, in_features);
-  if (linear->is_int4() || linear->is_sparse24()) {  // units at the edges reach beyond the matrix
+  if (linear->has_units() || linear->is_sparse24()) {  // units at the edges reach beyond the matrix
     max_numbers_ = std::max(max_numbers_, out_features * in_features);
-    has_int4_ |= linear->is_int4();
+    has_int4_ |= linear->has_units();
     has_sparse24_ |= linear->is_sparse24();
     const int empty = linear->is_sparse24() ? cuda::sparse24::kEmptyByte : 0;
     check(cudaMemsetAsync(linear->weight(), empty, linear->weight_bytes(), stream_), "cudaMemsetAsync");
+    if (const std::vector<int32_t> order = column_order(parts[0]); linear->has_units() && !order.empty()) {
+      linear->set_order(upload_array(order, stream_));
+      max_ordered_features_ = std::max(max_ordered_features_, in_features);
+    }
   }
   int64_t row = 0;
   for (const TensorView& part : parts) {
@@ -49,15 +53,18 @@ std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> p
 
 void CudaOps::upload_rows(const TensorView& part, int64_t first_row, CudaLinear* linear) {
   if (linear->is_sparse24()) return uploader_->upload_sparse24(part, options_.dtype, first_row, linear->weight());
-  if (linear->is_int4() && part.blocks != BlockFormat::kNone)
-    return uploader_->upload_int4_blocks(part, options_.dtype, first_row, linear->meaning(), linear->weight());
+  if (linear->has_units() && part.blocks != BlockFormat::kNone) {
+    cuda::BlockOrder order;
+    if (linear->order() != nullptr) order = {linear->order(), linear->order() + part.cols, part.groups.count};
+    return uploader_->upload_int4_blocks(part, options_.dtype, first_row, linear->meaning(), order, linear->weight());
+  }
   auto* const fp8 = reinterpret_cast<cuda::E4m3*>(linear->weight()) + first_row * cuda::fp8::row_bytes(part.cols);
   if (linear->is_fp8() && has_fp8_rows(part))
     return uploader_->upload_fp8_blocks(part, fp8, linear->scales() + first_row);
   std::vector<uint8_t> memory;
   const TensorView numbers = as_numbers(part, &memory);
   if (linear->is_fp8()) return uploader_->upload_fp8(numbers, fp8, linear->scales() + first_row);
-  if (linear->is_int4()) return uploader_->upload_int4(numbers, options_.dtype, first_row, linear->weight());
+  if (linear->has_units()) return uploader_->upload_int4(numbers, options_.dtype, first_row, linear->weight());
   if (linear->is_int8()) {
     auto* const to = reinterpret_cast<int8_t*>(linear->weight()) + first_row * cuda::int8_row_bytes(part.cols);
     return uploader_->upload_int8(numbers, to, linear->scales() + first_row);
@@ -101,7 +108,7 @@ void CudaOps::make_forms_equal(std::vector<std::unique_ptr<LinearWeight>>* exper
   };
   if (std::none_of(experts->begin(), experts->end(), is_numbers)) return;
   for (std::unique_ptr<LinearWeight>& expert : *experts) {
-    if (expert == nullptr || !cuda_linear(*expert).is_int4()) continue;
+    if (expert == nullptr || !cuda_linear(*expert).has_units()) continue;
     const CudaLinear& packed = cuda_linear(*expert);
     const cuda::Int4View view = packed.int4_view();
     auto linear = std::make_unique<CudaLinear>(view.out_features, view.in_features, view.bias != nullptr,
@@ -147,6 +154,8 @@ void CudaOps::end_of_weights() {
   if (!options_.deterministic && options_.limits.max_num_tokens > most_rows)
     numbers_ = cuda::DeviceMemory(max_numbers_ * dtype_bytes(options_.dtype));
   const int64_t max_rows = std::max<int64_t>(options_.limits.max_num_tokens, options_.limits.max_num_samples);
+  if (max_ordered_features_ > 0)
+    x_ordered_ = cuda::DeviceMemory(max_rows * max_ordered_features_ * dtype_bytes(options_.dtype));
   if (max_fp8_features_ > 0) {
     linear_fp8_.emplace(cuda::LinearCodesOptions{num_sms_}, stream_);
     if (!options_.deterministic && max_rows > cuda::tuning::kMaxFp8FewRows && cuda::cublas_lt_problem().empty()) {

@@ -22,9 +22,9 @@
 namespace llmb {
 
 // How a matrix lies on the device: numbers in the activation dtype; rows of int8 or of e4m3 (kernels/cuda/fp8_rows.h)
-// with their scales; or units of four bits (kernels/cuda/int4_units.h): int4, whose groups have zeros or not, or MXFP4;
-// or numbers of which two of every four are there (kernels/cuda/sparse24_units.h).
-enum class CudaForm : uint8_t { kNumbers, kInt8, kInt4, kInt4Zeros, kMxfp4, kFp8, kSparse24 };
+// with their scales; or units (kernels/cuda/int4_units.h): int4, whose groups have zeros or not, MXFP4, or bytes in
+// groups likewise; or numbers of which two of every four are there (kernels/cuda/sparse24_units.h).
+enum class CudaForm : uint8_t { kNumbers, kInt8, kInt4, kInt4Zeros, kMxfp4, kFp8, kSparse24, kBytes, kBytesZeros };
 
 // The bias is in the activation dtype, beside int8 in fp32.
 class CudaLinear final : public LinearWeight {
@@ -40,16 +40,19 @@ class CudaLinear final : public LinearWeight {
         view_{weight_.data(), bias_.data(), out_features, in_features} {}
   static DType bias_dtype(DType dtype, CudaForm form) { return form == CudaForm::kInt8 ? DType::kF32 : dtype; }
 
-  int64_t resident_bytes() const override { return weight_.bytes() + bias_.bytes() + scales_.bytes(); }
-  bool is_partial_sum() const { return is_partial_sum_; }  // of ranks
+  int64_t resident_bytes() const override { return weight_.bytes() + bias_.bytes() + scales_.bytes() + order_.bytes(); }
+  // Sets the order of the columns of units, where it is not that of x: as column_order() (stored_blocks.h) has it.
+  void set_order(cuda::DeviceMemory order) { order_ = std::move(order); }
+  const int32_t* order() const { return order_.bytes() > 0 ? order_.data<const int32_t>() : nullptr; }  // null: in turn
+  bool is_partial_sum() const { return is_partial_sum_; }                                               // of ranks
   bool is_int8() const { return form_ == CudaForm::kInt8; }
   bool is_fp8() const { return form_ == CudaForm::kFp8; }
   CudaForm form() const { return form_; }
-  bool is_int4() const {
-    return form_ == CudaForm::kInt4 || form_ == CudaForm::kInt4Zeros || form_ == CudaForm::kMxfp4;
+  bool has_units() const {  // of int4_units.h
+    return form_ != CudaForm::kNumbers && !is_int8() && !is_fp8() && !is_sparse24();
   }
   bool is_sparse24() const { return form_ == CudaForm::kSparse24; }
-  cuda::int4::Meaning meaning() const { return meaning_of(form_); }  // of int4
+  cuda::int4::Meaning meaning() const { return meaning_of(form_); }  // of units
   int64_t out_features() const { return view_.out_features; }
   int64_t in_features() const { return view_.in_features; }
   int64_t weight_bytes() const { return weight_.bytes(); }
@@ -63,7 +66,7 @@ class CudaLinear final : public LinearWeight {
     return {weight_.data<int8_t>(), scales(), bias_.data<float>(), view_.out_features, view_.in_features};
   }
   cuda::Int4View int4_view() const {
-    LLMB_CHECK(is_int4());
+    LLMB_CHECK(has_units());
     return {weight(), bias_.data(), view_.out_features, view_.in_features, meaning()};
   }
   cuda::Sparse24View sparse24_view() const {
@@ -82,6 +85,8 @@ class CudaLinear final : public LinearWeight {
   static cuda::int4::Meaning meaning_of(CudaForm form) {
     using cuda::int4::Meaning;
     if (form == CudaForm::kMxfp4) return Meaning::kE2m1;
+    if (form == CudaForm::kBytes) return Meaning::kBytes;
+    if (form == CudaForm::kBytesZeros) return Meaning::kBytesFromZeros;
     return form == CudaForm::kInt4Zeros ? Meaning::kFromZeros : Meaning::kFromEight;
   }
   static int64_t weight_bytes(int64_t out_features, int64_t in_features, DType dtype, CudaForm form) {
@@ -95,6 +100,8 @@ class CudaLinear final : public LinearWeight {
       case CudaForm::kInt4:
       case CudaForm::kInt4Zeros:
       case CudaForm::kMxfp4:
+      case CudaForm::kBytes:
+      case CudaForm::kBytesZeros:
         return cuda::int4::bytes(out_features, in_features, meaning_of(form));
       case CudaForm::kSparse24:
         return cuda::sparse24::bytes(out_features, in_features);
@@ -105,6 +112,7 @@ class CudaLinear final : public LinearWeight {
   const CudaForm form_;
   const bool is_partial_sum_;
   const cuda::DeviceMemory weight_, bias_, scales_;
+  cuda::DeviceMemory order_;
   const cuda::LinearView view_;
 };
 
@@ -185,7 +193,7 @@ class CudaExpertMatrices {
                 first.out_features(),
                 first.in_features(),
                 first.scales() != nullptr ? scales_.data<const float*>() : nullptr,
-                first.is_int4(),
+                first.has_units(),
                 first.meaning(),
                 first_own,
                 end_own,

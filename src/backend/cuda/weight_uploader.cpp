@@ -125,11 +125,14 @@ void WeightUploader::upload_blocks(const TensorView& blocks, const Use& use) {
 }
 
 void WeightUploader::upload_int4_blocks(const TensorView& blocks, DType dtype, int64_t first_feature,
-                                        cuda::int4::Meaning meaning, uint8_t* units) {
+                                        cuda::int4::Meaning meaning, const cuda::BlockOrder& order, uint8_t* units) {
   upload_blocks(blocks, [&](const uint8_t* from, int64_t begin, int64_t rows) {
     const int64_t first = first_feature + begin;
-    if (dtype == DType::kF16) cuda::pack_int4_blocks<__half>(from, rows, blocks.cols, first, meaning, units, stream_);
-    else cuda::pack_int4_blocks<__nv_bfloat16>(from, rows, blocks.cols, first, meaning, units, stream_);
+    const auto pack = [&]<typename T>(T) {
+      cuda::pack_int4_blocks<T>(from, rows, blocks.cols, first, meaning, units, stream_, order);
+    };
+    if (dtype == DType::kF16) pack(__half());
+    else pack(__nv_bfloat16());
   });
 }
 

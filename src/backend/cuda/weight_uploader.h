@@ -7,7 +7,7 @@
 #include "core/tensor_view.h"
 #include "core/types.h"
 #include "kernels/cuda/e4m3.h"
-#include "kernels/cuda/int4_units.h"
+#include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/memory.h"
 
 namespace llmb {
@@ -37,7 +37,7 @@ class WeightUploader {
   void upload_int4(const TensorView& values, DType dtype, int64_t first_feature, uint8_t* units);
   // The same of blocks that have a form of units (stored_blocks.h), which keep their codes.
   void upload_int4_blocks(const TensorView& blocks, DType dtype, int64_t first_feature, cuda::int4::Meaning meaning,
-                          uint8_t* units);
+                          const cuda::BlockOrder& order, uint8_t* units);
 
   // Queues: blocks of 2:4 sparse numbers as rows first_feature, … of a matrix as kernels/cuda/sparse24_pack.h makes
   // them of `dtype`, in 16 bits. REQUIRES: a row fits a chunk; units were filled with sparse24::kEmptyByte.

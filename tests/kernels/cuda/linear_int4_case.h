@@ -1,4 +1,4 @@
-// Random int4 weights, a product of them and its comparison with fp64, for the tests of linear_int4's kernels.
+// Random weights in units, a product of them and its comparison with fp64, for the tests of linear_int4's kernels.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -55,7 +55,10 @@ struct Weight {
         units(static_cast<size_t>(int4::bytes(features, k, meaning))) {
     clear();
     const bool is_mxfp4 = meaning == Meaning::kE2m1;
-    const BlockFormat integers = std::is_same_v<T, __half> ? BlockFormat::kInt4F16 : BlockFormat::kInt4BF16;
+    constexpr bool kIsHalf = std::is_same_v<T, __half>;
+    const BlockFormat bytes_format = kIsHalf ? BlockFormat::kInt8F16 : BlockFormat::kInt8BF16;
+    const BlockFormat four_bits = kIsHalf ? BlockFormat::kInt4F16 : BlockFormat::kInt4BF16;
+    const BlockFormat integers = int4::has_bytes(meaning) ? bytes_format : four_bits;
     const BlockFormat format = is_mxfp4 ? BlockFormat::kMXFP4 : integers;
     const int64_t num_blocks = features * k / 32, bytes = block_size(format).bytes;
     std::vector<uint8_t> blocks(static_cast<size_t>(num_blocks * bytes));
@@ -69,7 +72,8 @@ struct Weight {
         block[0] = static_cast<uint8_t>(first + b % 9);
       } else {
         std::memcpy(block, &scale, 2);
-        block[2] = meaning == Meaning::kFromZeros ? static_cast<uint8_t>(rng() % 17) : uint8_t{8};
+        block[2] = int4::has_bytes(meaning) ? uint8_t{128} : uint8_t{8};
+        if (int4::has_zeros(meaning)) block[2] = static_cast<uint8_t>(rng() % (int4::has_bytes(meaning) ? 256 : 17));
       }
       decode_block(format, block, numbers->data() + b * 32);
     }
