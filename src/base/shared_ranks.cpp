@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/first_failure.h"
 #include "base/per_thread.h"
 #include "base/thread_pool.h"
 
@@ -31,9 +32,6 @@ constexpr double kMaxLooksMs = 2, kMinLooksMs = 0.05;
 constexpr int kPausesOfLook = 16;
 constexpr int64_t kLookMs = 20;  // how long a rank sleeps before it looks around
 constexpr double kMaxLateMs = 10 * kLookMs;  // a rank that looks later was stopped itself; sooner, others had its core
-constexpr size_t kMessageBytes = 1024;
-
-enum : uint32_t { kNoFailure, kFailing, kFailed };
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t seen) {
   const timespec timeout = {0, kLookMs * 1000000};
@@ -73,9 +71,7 @@ int64_t whole_pages(int64_t bytes) { return (bytes + kPageBytes - 1) / kPageByte
 }  // namespace
 
 struct SharedRanks::Header {
-  std::atomic<uint32_t> failure;
-  int32_t code;
-  char message[kMessageBytes];
+  FirstFailure failure;
 };
 
 struct alignas(64) SharedRanks::RankState {
@@ -208,11 +204,15 @@ class SharedRanks::Channel final : public Collectives {
     return buffers(size() + from * int64_t{size()} + to) + number % 2 * kChunkBytes;
   }
 
-  // The next message: the one before the last in this buffer must have been read by all.
+  // The next message: the one before the last in this buffer must have been read by all. Nobody who lives takes any time
+  // for that, also where messages may come after any time.
   void begin() {
     ranks_->check();
-    for (int r = 0; r < size(); ++r)
-      if (r != rank_) await(r, num_messages_);
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank_) continue;
+      if (looks_ms_ > 0) await(r, num_messages_);
+      else ranks_->sleep_until(slot(r), num_messages_, rank_of(rank_), rank_of(r), /*may_take_any_time=*/false);
+    }
     ++num_messages_;
   }
   void publish() { slot(rank_).publish(); }
@@ -228,8 +228,9 @@ class SharedRanks::Channel final : public Collectives {
   }
   void await(int member, uint32_t number) { await(slot(member), number, member); }
   void await(Slot& of, uint32_t number, int member) {
-    ranks_->await(of, number, members_[static_cast<size_t>(rank_)], members_[static_cast<size_t>(member)], &looks_ms_);
+    ranks_->await(of, number, rank_of(rank_), rank_of(member), &looks_ms_);
   }
+  int rank_of(int member) const { return members_[static_cast<size_t>(member)]; }
 
   const std::shared_ptr<SharedRanks> ranks_;
   const std::vector<int> members_;
@@ -327,23 +328,9 @@ std::string SharedRanks::place_of(int rank) const {
   return step < 0 ? name + " before the first step" : name + " in step " + std::to_string(step);
 }
 
-void SharedRanks::fail(const Status& error) {
-  Header& h = header();
-  uint32_t none = kNoFailure;
-  if (!h.failure.compare_exchange_strong(none, kFailing)) return;
-  h.code = static_cast<int32_t>(error.code());
-  const std::string& message = error.message();
-  const size_t size = std::min(message.size(), kMessageBytes - 1);
-  std::memcpy(h.message, message.data(), size);
-  h.message[size] = '\0';
-  h.failure.store(kFailed);
-}
-
-bool SharedRanks::has_failed() const { return header().failure.load() == kFailed; }
-
-Status SharedRanks::failure() const {
-  return has_failed() ? Status(static_cast<StatusCode>(header().code), header().message) : Status();
-}
+void SharedRanks::fail(const Status& error) { header().failure.tell(error); }
+bool SharedRanks::has_failed() const { return header().failure.is_told(); }
+Status SharedRanks::failure() const { return header().failure.status(); }
 
 void SharedRanks::check() const {
   if (has_failed()) throw RankError(failure());

@@ -264,7 +264,7 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->option_text("N [1]");
   app.add_option("--pipeline-parallel-size", o.job.pipeline_parallel_size,
                  "Divide the model by layers into N stages, each a process, or as many as --tensor-parallel-size says; "
-                 "changes no byte. On the CPU")
+                 "changes no byte")
       ->check(integer_in(1, 64))
       ->group(group)
       ->option_text("N [1]");

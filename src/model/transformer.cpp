@@ -101,7 +101,8 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
 
 void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers) {
   LLMB_CHECK(num_tokens <= max_num_tokens_ && num_samples <= max_num_samples_);
-  is_first_stage_ ? embed(num_tokens) : link_->receive(residual_->rows(), num_tokens);
+  if (is_first_stage_) embed(num_tokens);
+  else if (link_ != nullptr) link_->receive(residual_->rows(), num_tokens);
   if (!is_last_stage_) return forward_and_send(num_tokens);
   const int32_t last = (num_layers > 0 ? num_layers : config_.num_hidden_layers) - 1;
   for (int32_t layer = 0; layer < last; ++layer) {
@@ -138,8 +139,8 @@ void Transformer::sample_behind(int32_t last, int64_t num_samples, Rows hidden) 
   sample(hidden, num_samples, weights_.output_projection());
 }
 
-void Transformer::be_stage(bool is_first, bool is_last, StageLink& link) {
-  is_first_stage_ = is_first, is_last_stage_ = is_last, link_ = &link;
+void Transformer::be_stage(bool is_first, bool is_last, StageLink* link) {
+  is_first_stage_ = is_first, is_last_stage_ = is_last, link_ = link;
 }
 
 void Transformer::forward_and_send(int64_t num_tokens) {
@@ -149,7 +150,7 @@ void Transformer::forward_and_send(int64_t num_tokens) {
     end_layer(layer, layer_inputs_, residual_->rows(), num_tokens);
   }
   ops_.add(residual_->rows(), pending(), static_cast<float>(config_.residual_multiplier), num_tokens, Rows());
-  link_->send(residual_->rows(), num_tokens);
+  if (link_ != nullptr) link_->send(residual_->rows(), num_tokens);
 }
 
 void Transformer::give_vectors(PoolingHead head) {

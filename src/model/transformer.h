@@ -59,8 +59,10 @@ class Transformer {
   void forward_in_parts(int64_t num_tokens, int64_t num_samples, int32_t num_layers, StepParts& parts);
 
   // Its layers are one of several stages: but for the first one it begins with what the stage before has sent, and but
-  // for the last one it ends with sending. `link` outlives this.
-  void be_stage(bool is_first, bool is_last, StageLink& link);
+  // for the last one it ends with sending. `link` outlives this; null: whoever calls forward() does that, before and
+  // behind it, with residual(), as what is recorded is the stage's own work.
+  void be_stage(bool is_first, bool is_last, StageLink* link);
+  Rows residual() const { return residual_->rows(); }  // of a step's tokens, [num_tokens, hidden_size] fp32
 
   // forward() ends behind the last norm, of whose output it hands out vectors in place of sampled tokens.
   void give_vectors(PoolingHead head);

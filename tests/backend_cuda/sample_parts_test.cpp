@@ -136,7 +136,7 @@ class Sampler {
     const StepArrays arrays = ops_.stage().upload(plan, shape_of(plan), stream_.get());
     num_parts_ = arrays.parts.size();
     ops_.set_step(arrays, cuda::sample_needs(plan.sample_rows));
-    ops_.count_unseen_tokens();
+    ops_.count_unseen_tokens(plan);
     DeviceArray<float> on_device(logits);
     const Rows rows{on_device.data(), DType::kF32, config_.vocab_size};
     for (int64_t first = 0; first < kNumRows; first += rows_per_call)
@@ -151,7 +151,7 @@ class Sampler {
  private:
   static CudaOpsOptions options(int64_t max_biases, int64_t max_penalties) {
     CudaOpsOptions o;
-    o.limits = {kNumRows, kNumRows, kNumRows, 1, max_biases, max_penalties};
+    o.limits = {kNumRows, kNumRows, kNumRows, 1, kMaxPlansInFlight, max_biases, max_penalties};
     o.max_position = 16;
     o.max_logit_rows = kNumRows;
     o.vocab_size = tiny_config().vocab_size;

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,31 +43,14 @@ LoadOptions options_for(const std::string& model, DType dtype, DType kv_dtype, i
   return o;
 }
 
-// Ranks whose calls wait at random. Rank 0's device works by itself, too, once it has loaded, as plans are submitted
-// while others run; so nothing may be loaded beside it.
-class RanksAtWork final : public Backend {
- public:
-  explicit RanksAtWork(uint64_t delay_seed) {
-    ForkedRanksOptions ranks;
-    ranks.delay_seed = delay_seed;
-    ranks_ = make_forked_ranks(ranks).backend;
-  }
-  Status load(const ModelConfig& config, const LoadOptions& options) override {
-    const Status status = ranks_->load(config, options);
-    if (status.ok()) device_.emplace();
-    return status;
-  }
-  const BackendInfo& info() const override { return ranks_->info(); }
-  Status submit(const StepPlan& plan) override { return ranks_->submit(plan); }
-  Status wait(StepOutput* output) override { return ranks_->wait(output); }
-
- private:
-  std::unique_ptr<Backend> ranks_;
-  std::optional<simt::Background> device_;
-};
+ForkedRanksOptions delayed(uint64_t seed) {
+  ForkedRanksOptions ranks;
+  ranks.delay_seed = seed;
+  return ranks;
+}
 
 std::unique_ptr<Backend> load(const LoadOptions& options, uint64_t delay_seed) {
-  return loaded(std::make_unique<RanksAtWork>(delay_seed), *load_model_config(options.model_dir), options);
+  return loaded(std::make_unique<RanksAtWork>(delayed(delay_seed)), *load_model_config(options.model_dir), options);
 }
 
 SchedulerConfig scheduler_for(int32_t max_num_seqs, int32_t max_num_batched_tokens) {
@@ -204,7 +186,7 @@ TEST_CASE("verified drafts, in chains and trees, change no bit") {
 TEST_CASE("drafts by lookup, by a model, by the model's first layers and by lookahead change no byte") {
   EngineJobOptions o = deterministic_cuda_job(fixture("llama-gqa"));
   uint64_t seed = 0;
-  o.make_backend = [&seed] { return std::make_unique<RanksAtWork>(seed++); };
+  o.make_backend = [&seed] { return std::make_unique<RanksAtWork>(delayed(seed++)); };
   const std::string same_model = "/data/fixtures/models/llama-gqa";
   for (const DraftBy by : {DraftBy::kModel, DraftBy::kLayers, DraftBy::kLookahead}) {
     CAPTURE(static_cast<int>(by));

@@ -1,13 +1,21 @@
-// --tensor-parallel-size on GPUs, of the whole program, with the host SIMT layer in place of GPUs: the answers of one
-// GPU, the same bytes whatever the schedule and the timing, and whatever happens to a rank, nothing is lost.
+// --tensor-parallel-size and --pipeline-parallel-size on GPUs, of the whole program, with the host SIMT layer in place of
+// GPUs: the answers of one GPU, the same bytes whatever the schedule and the timing, and whatever happens to a rank,
+// nothing is lost. LLMB_NUM_KILLS: how many kills and stops in all.
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tests/e2e/disturber.h"
 #include "tests/e2e/rank_lines.h"
 #include "tests/e2e/run.h"
+#include "tests/e2e/started_run.h"
 
 namespace llmb::test {
 
@@ -36,6 +44,7 @@ std::string id_rows(int count) {
 }
 
 const std::string kSmall = source_dir() + "/data/fixtures/models/llama-gqa";
+const std::string kThreeLayers = source_dir() + "/data/fixtures/models/qwen3";
 
 std::vector<std::string> command(const std::vector<std::string>& more, int num_gpus = 2, int delay_seed = 0,
                                  int num_seqs = 4, const std::string& model = kSmall,
@@ -133,6 +142,87 @@ TEST_CASE("a rank on a GPU that is killed or stopped: exit code 9, its name, and
   CHECK(stable_output(read_file(dir.file("out.jsonl"))) == stable_output(read_file(dir.file("plain.jsonl"))));
 }
 
+TEST_CASE("stages of layers on three GPUs, one killed or stopped, then on two: exit code 9, its name, the bytes of one GPU") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), id_rows(40));
+  const auto arguments = [&](const std::string& out, int num_stages, int seed = 0) {
+    const std::vector<std::string> more = {dir.file("in.jsonl"), "-o", dir.file(out), "--pipeline-parallel-size",
+                                           std::to_string(num_stages), "--watchdog-timeout", "10"};
+    return command(more, num_stages, seed, 4, kThreeLayers);
+  };
+  const ProcessResult alone = run_process(arguments("plain.jsonl", 1));
+  REQUIRE_MESSAGE(alone.exit_code == 0, alone.err);
+  struct Fault {
+    int num_stages, rank, signal;
+    ptrdiff_t after;  // so many records
+  };
+  for (const Fault& fault : {Fault{3, 1, SIGKILL, 3}, Fault{3, 2, SIGSTOP, 8}, Fault{3, 1, SIGSTOP, 13},
+                             Fault{2, 1, SIGKILL, 18}}) {
+    CAPTURE(fault.rank);
+    CAPTURE(fault.signal);
+    const auto run = StartedRun::of(arguments("out.jsonl", fault.num_stages, fault.rank));
+    const auto num_records = [&] {
+      const std::string records = read_file(dir.file("out.jsonl.partial"));
+      return std::count(records.begin(), records.end(), '\n');
+    };
+    while (!run->has_ended() && num_records() < fault.after) ::usleep(5000);
+    const std::vector<pid_t> ranks = run->ranks();  // in the order of their numbers, as they were started in it
+    REQUIRE(ranks.size() == static_cast<size_t>(fault.num_stages) - 1);
+    ::kill(ranks[static_cast<size_t>(fault.rank) - 1], fault.signal);
+    const ProcessResult result = run->wait();
+    CHECK_MESSAGE(result.exit_code == 9, result.err);
+    CHECK_MESSAGE(result.err.find("rank " + std::to_string(fault.rank) + " in step ") != std::string::npos, result.err);
+    CHECK(num_records() >= fault.after);  // what is finished is kept
+  }
+  const ProcessResult last = run_process(arguments("out.jsonl", 2, 2));
+  CHECK_MESSAGE(last.exit_code == 0, last.err);
+  CHECK(stable_output(read_file(dir.file("out.jsonl"))) == stable_output(read_file(dir.file("plain.jsonl"))));
+}
+
+TEST_CASE("random kills and stops of ranks on GPUs: nothing is lost, twice or changed, on any number of stages") {
+  const char* const asked = std::getenv("LLMB_NUM_KILLS");
+  const int num_wanted = asked != nullptr ? std::atoi(asked) : 8;
+  const TemporaryDirectory dir;
+  const std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl");
+  write_file(in, id_rows(60));
+  std::string expected[2];  // of one and of two ranks to a stage, whose sums are rounded otherwise
+  const auto stages_and_tensor = [](int num_stages, int tensor_size) {
+    return std::vector<std::string>{"--pipeline-parallel-size", std::to_string(num_stages), "--tensor-parallel-size",
+                                    std::to_string(tensor_size)};
+  };
+  for (const int size : {1, 2}) {
+    const ProcessResult plain = run_process(command(with({in}, stages_and_tensor(1, size)), size, 0, 4, kThreeLayers));
+    REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+    expected[size - 1] = stable_output(plain.out);
+  }
+  TestRng rng(asked != nullptr ? 7 : 1);
+  Disturber disturber(rng, num_wanted);
+  int num_jobs = 0, num_faults = 0;
+  for (; !disturber.has_done_all(); ++num_jobs) {
+    for (const char* name : {"", ".partial", ".manifest.json"}) std::filesystem::remove(out + name);
+    const int tensor_size = rng.between(1, 2);
+    for (int exit_code = -1; exit_code != 0;) {
+      const int num_stages = rng.between(tensor_size == 1 ? 2 : 1, 3), num_seqs = rng.between(1, 9);
+      const auto more = with({in, "-o", out, "--watchdog-timeout", "4", "--request-rate", "40"},
+                             stages_and_tensor(num_stages, tensor_size));
+      const int seed = rng.between(0, 1000);
+      const auto run = StartedRun::of(command(more, num_stages * tensor_size, seed, num_seqs, kThreeLayers));
+      disturber.disturb(*run);
+      const ProcessResult result = run->wait();
+      exit_code = result.exit_code;
+      REQUIRE_MESSAGE((exit_code == 0 || exit_code == 9 || exit_code == 137), result.err);
+      if (exit_code != 9) continue;
+      ++num_faults;
+      CHECK_MESSAGE(result.err.find("rank ") != std::string::npos, result.err);
+    }
+    CHECK(stable_output(read_file(out)) == expected[tensor_size - 1]);
+    CHECK_FALSE(std::filesystem::exists(out + ".partial"));
+  }
+  if (asked == nullptr) return;
+  for (const auto& [name, count] : disturber.counts()) MESSAGE(name << ": " << count);
+  MESSAGE(num_jobs << " jobs, " << num_faults << " runs that ended with exit code 9: nothing lost, twice or changed");
+}
+
 TEST_CASE("too few GPUs, and what several GPUs do not take yet, are refused by name before anything is loaded") {
   const auto refusal = [](const std::vector<std::string>& more, int code, int num_gpus = 2) {
     const ProcessResult result = run_process(command(more, num_gpus), id_rows(1));
@@ -140,7 +230,12 @@ TEST_CASE("too few GPUs, and what several GPUs do not take yet, are refused by n
     return result.err;
   };
   CHECK(refusal(kTwoGpus, 9, 1).find("2 ranks need a GPU each, and this machine has 1") != std::string::npos);
-  CHECK(refusal({"--pipeline-parallel-size", "2"}, 4).find("not over several GPUs yet") != std::string::npos);
+  CHECK(refusal({"--pipeline-parallel-size", "2"}, 9, 1).find("2 ranks need a GPU each, and this machine has 1") !=
+        std::string::npos);
+  const std::string deep = refusal({"--pipeline-parallel-size", "3"}, 4, 3);
+  CHECK(deep.find("--pipeline-parallel-size 3: num_hidden_layers 2 cannot be divided among 3 ranks\n") !=
+        std::string::npos);
+  CHECK(refusal({"--prefill-context-parallel-size", "2"}, 4).find("not over several GPUs yet") != std::string::npos);
   CHECK(refusal(with(kTwoGpus, {"--workers", "2"}), 9, 3).find("4 ranks need a GPU each") != std::string::npos);
 }
 

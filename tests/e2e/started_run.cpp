@@ -10,6 +10,7 @@
 #include <cctype>
 #include <chrono>
 #include <filesystem>
+#include <utility>
 
 #include "tests/e2e/run.h"
 
@@ -47,10 +48,18 @@ std::vector<pid_t> children_of(pid_t parent) {
 }
 
 StartedRun::StartedRun(const std::vector<std::string>& arguments, const std::string& device) {
-  std::vector<std::string> argv = {kProgram, "-m", kModel, "--progress", "none", "--device", device};
-  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  start(with({kProgram, "-m", kModel, "--progress", "none", "--device", device}, arguments));
+}
+
+std::unique_ptr<StartedRun> StartedRun::of(std::vector<std::string> command) {
+  std::unique_ptr<StartedRun> run(new StartedRun());
+  run->start(std::move(command));
+  return run;
+}
+
+void StartedRun::start(std::vector<std::string> command) {
   std::vector<char*> pointers;
-  for (std::string& text : argv) pointers.push_back(text.data());
+  for (std::string& text : command) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   const std::string out = dir_.file("out"), err = dir_.file("err");
   pid_ = ::fork();
@@ -59,7 +68,7 @@ StartedRun::StartedRun(const std::vector<std::string>& arguments, const std::str
   ::dup2(::open("/dev/null", O_RDONLY), 0);
   ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT, 0666), 1);
   ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666), 2);
-  ::execv(pointers[0], pointers.data());
+  ::execvp(pointers[0], pointers.data());
   ::_exit(127);
 }
 

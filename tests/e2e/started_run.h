@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ class StartedRun {
  public:
   // llm-batch -m data/model --progress none --device DEVICE <arguments>, with nothing on stdin.
   explicit StartedRun(const std::vector<std::string>& arguments, const std::string& device = "ledger");
+  // A whole command, likewise.
+  static std::unique_ptr<StartedRun> of(std::vector<std::string> command);
   ~StartedRun();
   StartedRun(const StartedRun&) = delete;
   StartedRun& operator=(const StartedRun&) = delete;
@@ -29,6 +32,9 @@ class StartedRun {
   ProcessResult wait();
 
  private:
+  StartedRun() = default;
+  void start(std::vector<std::string> command);
+
   TemporaryDirectory dir_;
   pid_t pid_ = -1;
   int status_ = -1;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,9 +27,11 @@ namespace llmb::test {
 
 struct ForkedRanksOptions {
   int32_t tensor_size = 2;
+  int32_t num_stages = 1;
   double patience_ms = 0;
   uint64_t delay_seed = 0;                   // of each call in which ranks meet; 0: none waits
   std::function<void(int rank)> in_process;  // called in each rank's process before it loads
+  std::function<void(int rank)> has_loaded;  // likewise once it has
 };
 
 // The processes of ranks 1, 2, … A thread sees which of them end.
@@ -70,6 +74,7 @@ class ForkedPeers final : public RankPeers {
   }
 
   [[noreturn]] void be_rank(const RankPart& part, const ModelConfig& config, const LoadOptions& options) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // where the test ends without its destructors
     const simt::Background device;
     simt::delay_nccl_calls(options_.delay_seed);
     if (options_.in_process) options_.in_process(part.rank);
@@ -77,6 +82,7 @@ class ForkedPeers final : public RankPeers {
       const auto context = make_rank_context(ranks_, part);
       const auto backend = make_cuda_backend(0, context);
       static_cast<void>(serve_rank(*backend, *context, config, options, options_.patience_ms, [&] {
+        if (options_.has_loaded) options_.has_loaded(part.rank);
         for (uint32_t i = 0; i < kLoaded; ++i) ranks_->give_sign(part.rank);
       }));
     } catch (const std::exception& e) {
@@ -112,7 +118,7 @@ struct ForkedRanks {
 };
 
 inline ForkedRanks make_forked_ranks(const ForkedRanksOptions& options) {
-  const RankPart grid = {0, options.tensor_size};
+  const RankPart grid = {0, options.tensor_size, options.num_stages};
   auto ranks = SharedRanks::create(grid.num_ranks(), rank_channels(grid));
   check_ok(ranks.status());
   const auto first = make_rank_context(*ranks, grid);
@@ -128,5 +134,25 @@ inline std::unique_ptr<Backend> load_forked_ranks(const ForkedRanksOptions& rank
   check_ok(made.backend->load(config, options));
   return std::move(made.backend);
 }
+
+// Ranks that steps meet at work. Rank 0's device works by itself, too, once it has loaded, as plans are submitted while
+// others run; so nothing may be loaded beside it.
+class RanksAtWork final : public Backend {
+ public:
+  explicit RanksAtWork(const ForkedRanksOptions& options) : ranks_(make_forked_ranks(options).backend) {}
+  Status load(const ModelConfig& config, const LoadOptions& options) override {
+    const Status status = ranks_->load(config, options);
+    if (status.ok()) device_.emplace();
+    return status;
+  }
+  const BackendInfo& info() const override { return ranks_->info(); }
+  Status submit(const StepPlan& plan) override { return ranks_->submit(plan); }
+  Status wait(StepOutput* output) override { return ranks_->wait(output); }
+  AdapterStore* adapters() override { return ranks_->adapters(); }
+
+ private:
+  std::unique_ptr<Backend> ranks_;
+  std::optional<simt::Background> device_;
+};
 
 }  // namespace llmb::test

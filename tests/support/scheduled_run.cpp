@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "core/plans_in_flight.h"
 #include "tests/support/check_ok.h"
 
 namespace llmb::test {
@@ -65,13 +66,14 @@ ScheduledRun run_scheduled(Backend& backend, SchedulerConfig config, Proposer* p
       request_of[std::get<SeqId>(added) + choice] = run.answers.size();
     run.answers.emplace_back(num_choices);
   }
-  std::array<StepPlan, kMaxPlansInFlight> plans;
+  std::array<StepPlan, kMaxAlternatingPlans> plans;
   StepOutput output;
   std::vector<SequenceUpdate> updates;
+  const int32_t max_in_flight = std::min(info.max_plans_in_flight, scheduler.max_plans_in_flight());
   int64_t num_submitted = 0, num_finished = 0;
   while (true) {
-    while (num_submitted - num_finished < info.max_plans_in_flight) {
-      StepPlan& plan = plans[num_submitted % kMaxPlansInFlight];
+    while (num_submitted - num_finished < max_in_flight) {
+      StepPlan& plan = plans[num_submitted % kMaxAlternatingPlans];
       if (!scheduler.schedule(0, false, &plan)) break;
       check_ok(backend.submit(plan));
       count(plan, &run);
@@ -79,7 +81,7 @@ ScheduledRun run_scheduled(Backend& backend, SchedulerConfig config, Proposer* p
       ++num_submitted;
     }
     if (num_submitted == num_finished) break;
-    const StepPlan& plan = plans[num_finished++ % kMaxPlansInFlight];
+    const StepPlan& plan = plans[num_finished++ % kMaxAlternatingPlans];
     check_ok(backend.wait(&output));
     run.num_given += static_cast<int64_t>(output.tokens.size());
     scheduler.apply(plan, output, &updates);

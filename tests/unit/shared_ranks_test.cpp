@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/first_failure.h"
 #include "tests/support/check_ok.h"
 #include "tests/support/test_rng.h"
 
@@ -189,6 +190,45 @@ TEST_CASE("after a failure every call says what failed first") {
   CHECK_THROWS_WITH_AS(channel->all_reduce(&x, 1), "rank 1 was killed", RankError);
   other.join();
   CHECK_THROWS_WITH_AS(channel->send(&x, 4, 1), "rank 1 was killed", RankError);
+}
+
+TEST_CASE("where messages may come after any time: who waits for one waits, who tells one that nobody takes gives up") {
+  std::vector<ChannelMembers> channels = one_channel(3);
+  channels[0].may_be_idle = true;
+  auto ranks = SharedRanks::create(3, channels);
+  check_ok(ranks.status());
+  (*ranks)->set_patience_ms(100);
+  std::string errors[2];
+  const auto as_rank = [&](int rank, const auto& body) {
+    return std::thread([&, rank, body] {
+      const auto channel = SharedRanks::join(*ranks, 0, rank);
+      int64_t message = 7;
+      try {
+        for (int step = 0; step < 3; ++step) body(step), channel->broadcast(&message, sizeof message, 0);
+      } catch (const RankError& e) {
+        errors[rank] = e.what();
+      }
+    });
+  };
+  std::thread reader = as_rank(1, [](int) {});
+  std::thread root = as_rank(0, [](int step) {
+    if (step == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  });
+  SharedRanks::join(*ranks, 0, 2);  // which takes nothing
+  reader.join(), root.join();
+  CHECK(errors[0] == "rank 2 before the first step does not answer");
+  CHECK(errors[1] == errors[0]);
+}
+
+TEST_CASE("a failure is told though others that were about to tell theirs have died; a long one is cut") {
+  FirstFailure failure;
+  CHECK(failure.status().ok());
+  for (int i = 0; i < 5; ++i) CHECK(failure.write(device_error("of one that dies here")).has_value());
+  failure.tell(device_error(std::string(5000, 'x')));
+  failure.tell(internal_error("another one"));
+  CHECK(failure.is_told());
+  CHECK(failure.status().code() == StatusCode::kDeviceError);
+  CHECK(failure.status().message() == std::string(1023, 'x'));
 }
 
 TEST_CASE("memory of other ranks is refused") {

@@ -269,7 +269,7 @@ class CpuBackend final : public Backend {
     if (has_stages()) {
       link_.emplace(*ranks_);
       outputs_.emplace(*ranks_->all, ranks_->part.num_ranks() - ranks_->part.stage_size());
-      transformer_->be_stage(ranks_->part.is_first_stage(), ranks_->part.is_last_stage(), *link_);
+      transformer_->be_stage(ranks_->part.is_first_stage(), ranks_->part.is_last_stage(), &*link_);
     }
     LLMB_RETURN_IF_ERROR(add_pooling_head(options_, config_, files, *pool_, *ops_, &*transformer_));
     return add_heads(options_, config_, *ops_, &*transformer_, &info_);
@@ -278,10 +278,6 @@ class CpuBackend final : public Backend {
   bool divides_kv() const { return ranks_ && ranks_->part.num_slices() > 1; }
   bool has_stages() const { return ranks_ && ranks_->part.num_stages > 1; }
   bool is_early_stage() const { return has_stages() && !ranks_->part.is_last_stage(); }
-  static bool follows_another(const StepPlan& plan) {
-    return std::any_of(plan.entries.begin(), plan.entries.end(),
-                       [](const StepEntry& entry) { return entry.follows != kNoGroup; });
-  }
 
   // The last stage gives what the oldest step in flight gave.
   Status take_output(StepOutput* output) {

@@ -21,7 +21,7 @@ CudaAdapters::CudaAdapters(const ModelConfig& config, DType dtype, std::shared_p
       pool_(std::move(library), std::make_unique<PackerForDevice>(config, dtype, std::move(rank)), max_bytes) {
   const int64_t bytes = layout({limits.max_num_tokens, 0, limits.max_num_samples, {}}).end;
   device_ = cuda::DeviceMemory(bytes);
-  for (auto& host : host_) host = cuda::PinnedMemory(bytes);
+  for (int i = 0; i < limits.max_plans_in_flight; ++i) host_.emplace_back(bytes);
   const int64_t max_rows = std::max(limits.max_num_tokens, limits.max_num_samples);
   ranks_ = cuda::DeviceMemory(max_rows * cuda::kMaxLoraRanks * int64_t{sizeof(float)});
 }
@@ -56,7 +56,7 @@ void CudaAdapters::record_step(const StepShape& shape, bool has_adapters) {
 }
 
 void CudaAdapters::begin_step(const StepPlan& plan, const StepShape& shape, bool is_recorded) {
-  turn_ = (turn_ + 1) % kMaxPlansInFlight;
+  turn_ = (turn_ + 1) % host_.size();
   rows_.lay_out(plan);
   has_any_ = !rows_.ids().empty();
   if (!has_any_) return;

@@ -38,7 +38,7 @@ class CudaAdapters {
   void set_pool(uint8_t* begin);  // aligned to 256 bytes
 
   // Queues the copies of what the plan names. is_recorded: lora() launches for all rows of the shape. As with
-  // StepStage::upload(), the step kMaxPlansInFlight before it must have run. Throws std::runtime_error where a file can
+  // StepStage::upload(), the step so many before it must have run. Throws std::runtime_error where a file can
   // no longer be read.
   void begin_step(const StepPlan& plan, const StepShape& shape, bool is_recorded);
   // A step that is recorded: nothing is copied.
@@ -85,10 +85,10 @@ class CudaAdapters {
   cuda::LoraRows by_kind_[2];
   cuda::LoraRows by_part_[kMaxStepParts];  // of the tokens, where the step has parts
   int part_ = -1;                          // in progress
-  cuda::PinnedMemory host_[kMaxPlansInFlight];  // in turn
-  cuda::DeviceMemory device_;                   // items and row ids
-  cuda::DeviceMemory ranks_;                    // [rows, kMaxLoraRanks] fp32
-  int turn_ = 0;
+  std::vector<cuda::PinnedMemory> host_;  // [max_plans_in_flight]  in turn
+  cuda::DeviceMemory device_;             // items and row ids
+  cuda::DeviceMemory ranks_;              // [rows, kMaxLoraRanks] fp32
+  size_t turn_ = 0;
 };
 
 }  // namespace llmb

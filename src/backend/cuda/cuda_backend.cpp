@@ -1,7 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,12 +10,13 @@
 #include "backend/checks.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/cuda_ranks.h"
+#include "backend/cuda/gpu_weights.h"
 #include "backend/cuda/memory_plan.h"
 #include "backend/cuda/ops_options.h"
+#include "backend/cuda/rank_steps.h"
 #include "backend/cuda/sampled_output.h"
 #include "backend/cuda/step_graphs.h"
 #include "backend/cuda/step_splits.h"
-#include "backend/cuda/stored_blocks.h"
 #include "backend/cuda/supported.h"
 #include "backend/cuda/warm_up.h"
 #include "backend/ranks/ranked_backend.h"
@@ -29,7 +29,6 @@
 #include "model/quantization_config.h"
 #include "model/transformer.h"
 #include "model/weight_files.h"
-#include "model/weight_source.h"
 
 namespace llmb {
 
@@ -43,6 +42,7 @@ class CudaBackend final : public Backend {
       : index_(index), context_(std::move(ranks)), split_mode_(splits) {}
 
   ~CudaBackend() override {
+    steps_.reset();
     if (stream_) cudaStreamSynchronize(stream_->get());  // nothing may run in memory that goes away
   }
 
@@ -67,15 +67,17 @@ class CudaBackend final : public Backend {
 
   Status submit(const StepPlan& plan) override {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before submit()");
-    LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < kMaxPlansInFlight, "too many plans in flight");
+    LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < max_plans_in_flight(), "too many plans in flight");
     const bool follows = num_submitted_ > num_fetched_;
-    const StepPlan* in_flight = follows ? flights_[(num_submitted_ - 1) % kMaxPlansInFlight].plan : nullptr;
+    const StepPlan* in_flight = follows ? flight_of(num_submitted_ - 1).plan : nullptr;
     LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_, in_flight));
     if (!ops_->limits().hold_copies_of(plan)) return internal_error("plan copies too many blocks");
+    if (is_early_stage() && follows_another(plan)) return internal_error("a plan of stages follows another one");
     for (const SampleRow& row : plan.sample_rows)
       if (row.num_logprobs > kMaxBestTokens) return internal_error("plan wants too many log probabilities");
     return guard([&] {
       check(cudaSetDevice(index_), "cudaSetDevice");  // of this thread, which need not be the one that loaded
+      if (ranks_) LLMB_RETURN_IF_ERROR(ranks_->failure());
       start(plan);
       return Status();
     });
@@ -83,41 +85,30 @@ class CudaBackend final : public Backend {
 
   Status wait(StepOutput* output) override {
     LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "nothing in flight");
-    const Flight& flight = flights_[num_fetched_ % kMaxPlansInFlight];
-    const Status status = guard([&] {
-      flight.end->synchronize();
-      if (ranks_) LLMB_RETURN_IF_ERROR(ranks_->failure());
-      read_output(flight, output);
-      float ms = 0;
-      check(cudaEventElapsedTime(&ms, flight.begin->get(), flight.end->get()), "cudaEventElapsedTime");
-      output->device_ms = ms;
-      splits_.observe(flight.work, ms);
+    const Status status = steps_ ? steps_->wait(output) : guard([&] {
+      output->device_ms = await_step(num_fetched_);
+      read_output(num_fetched_, output);
+      splits_.observe(flight_of(num_fetched_).work, output->device_ms);
       return Status();
     });
-    if (ranks_) ranks_->end_step(status, output->device_ms);
     if (status.ok()) ++num_fetched_;
     else num_fetched_ = num_submitted_;
     return status;
   }
 
  private:
-  // An error of another rank before this one's, which may follow from it.
-  template <typename Body>
-  Status guard(const Body& body) const {
-    const auto status_of = [](const std::exception& e) {
-      return dynamic_cast<const RankError*>(&e) != nullptr ? status_of_error(e) : status_of_cuda_error(e);
-    };
-    const Status status = guarded(status_of, body);
-    return status.ok() || !context_ || context_->ranks->failure().ok() ? status : context_->ranks->failure();
-  }
+  Status guard(const auto& body) const { return guarded_as_rank(context_.get(), body); }
 
   // A plan that was submitted, and where its results arrive.
   struct Flight {
     const StepPlan* plan = nullptr;
     cuda::PinnedMemory host;
-    std::optional<cuda::Event> begin, end;
+    std::optional<cuda::Event> begin, end, sent;  // of what this GPU computes; waiting for another stage is not that
     SubmittedWork work;
   };
+  Flight& flight_of(int64_t step) { return flights_[static_cast<size_t>(step) % flights_.size()]; }
+  int32_t max_plans_in_flight() const { return plans_in_flight_of(context_ ? context_->part.num_stages : 1); }
+  bool is_early_stage() const { return context_ && !context_->part.is_last_stage(); }
 
   Status do_load(const ModelConfig& config, const LoadOptions& options) {
     const SteadyClock clock;
@@ -138,10 +129,7 @@ class CudaBackend final : public Backend {
     if (files) {
       LLMB_ASSIGN_OR_RETURN(stored_, stays_packed_on_gpu(options.model_dir, config, dtype_, options.cpu.quantization));
     }
-    const bool is_int4 = options.cpu.quantization == Quantization::kInt4;
-    const bool is_quantised = options.cpu.quantization != Quantization::kNone;
-    const int64_t least_bits = is_packed() ? stored_.least_bits() : is_int4 ? 4 : is_quantised ? 8 : 8 * dtype_bytes(dtype_);
-    LLMB_RETURN_IF_ERROR(check_weights_fit(own_, least_bits));
+    LLMB_RETURN_IF_ERROR(check_weights_fit(own_, least_weight_bits(stored_, options.cpu.quantization, dtype_)));
     stream_.emplace();
     splits_ = StepSplits(context_ ? SplitMode::kNever : split_mode_, config_, options_);
     if (context_) LLMB_RETURN_IF_ERROR(join_ranks());
@@ -155,6 +143,8 @@ class CudaBackend final : public Backend {
     record_graphs();
     if (ranks_) info_.kv = whole_kv();
     describe(config, options_, device_, dtype_, &info_);
+    info_.max_plans_in_flight = max_plans_in_flight();
+    info_.runs_first_layers = !context_ || context_->part.num_stages == 1;
     info_.load_ms = clock.now_ms();
     return {};
   }
@@ -174,18 +164,21 @@ class CudaBackend final : public Backend {
     const CudaRanksLimits limits{max_rows, max_logit_rows(config_, options_), kMaxBestTokens,
                                  options_.cuda.deterministic};
     LLMB_ASSIGN_OR_RETURN(ranks_, CudaRanks::join(context_, config_, limits, stream_->get()));
+    const auto read = [this](int64_t step, StepOutput* o) -> const GivenTokens& { return read_output(step, o); };
+    steps_.emplace(context_, *ranks_, RankSteps::OnDevice{[this](int64_t step) { return await_step(step); }, read});
     return {};
   }
 
   // The blocks of all ranks together.
   KvLayout whole_kv() const {
-    KvLayout kv = make_kv_layout(config_, options_.block_size, kv_dtype_, info_.kv.groups);
+    KvLayout kv = make_kv_layout(config_, options_.block_size, kv_dtype_, layer_groups(config_, options_));
     kv.num_blocks = info_.kv.num_blocks;
     return kv;
   }
 
   void make_ops() {
-    CudaOpsOptions o = ops_options(config_, own_, options_, dtype_, kv_dtype_);
+    const Range layers = share_ ? share_->layers : Range{0, config_.num_hidden_layers};
+    CudaOpsOptions o = ops_options(config_, own_, layers, max_plans_in_flight(), options_, dtype_, kv_dtype_);
     o.hopper = cuda::has_hopper_code(stream_->get());
     std::unique_ptr<SplitStreams> split_streams;
     if (splits_.are_possible()) {
@@ -199,22 +192,16 @@ class CudaBackend final : public Backend {
     if (share_) rank = {config_, *share_};
     if (options_.adapters) ops_->add_adapters(options_.adapters, options_.adapter_bytes, std::move(rank));
     if (options_.pooling) ops_->add_pooling(*options_.pooling);
+    flights_ = std::vector<Flight>(static_cast<size_t>(max_plans_in_flight()));
     for (Flight& flight : flights_) {
       flight.host = cuda::PinnedMemory(ops_->sampled_bytes_with_top());
-      flight.begin.emplace(cudaEventBlockingSync);
-      flight.end.emplace(cudaEventBlockingSync);
+      for (auto* const event : {&flight.begin, &flight.end, &flight.sent}) event->emplace(cudaEventBlockingSync);
     }
   }
 
   Status load_weights(const std::optional<WeightFiles>& files) {
     ThreadPool pool(options_.num_threads > 0 ? options_.num_threads : usable_cpu_count());
-    std::unique_ptr<WeightSource> source;
-    if (files) {
-      const bool keeps_fp8 = options_.cpu.quantization == Quantization::kFp8 && config_.has_quantization;
-      source = files->make_source(pool, WeightAccess::kValues, form_to_read(stored_.method, keeps_fp8, dtype_));
-    } else {
-      source = std::make_unique<RandomSource>(options_.dummy_seed, config_.dtype, pool);
-    }
+    const auto source = make_gpu_source(files ? &*files : nullptr, config_, options_, dtype_, stored_, pool);
     Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_, share_ ? &*share_ : nullptr);
     if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
@@ -223,6 +210,7 @@ class CudaBackend final : public Backend {
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(own_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
                          options_.max_num_samples(), max_logit_rows(config_, options_) * own_.vocab_size * 4);
+    if (context_) transformer_->be_stage(context_->part.is_first_stage(), context_->part.is_last_stage(), nullptr);
     LLMB_RETURN_IF_ERROR(add_pooling_head(options_, config_, files, pool, *ops_, &*transformer_));
     LLMB_RETURN_IF_ERROR(add_heads(options_, config_, *ops_, &*transformer_, &info_));
     ops_->end_of_weights();
@@ -245,12 +233,7 @@ class CudaBackend final : public Backend {
       graphs_.clear();
     }
     set_kv_pool(0);
-    const bool has_guesses = num_recorded_drafts(options_) > 0;
-    const int64_t num_kinds = ops_->stage().num_kinds(has_guesses, has_guesses && options_.verifies_trees) +
-                              (options_.drafting_layers > 0) + config_.mtp.is_used;
-    const auto num_sizes = static_cast<int64_t>(graph_sizes(largest_bucket()).size());
-    const int64_t num_splits = splits_.are_possible() ? kMaxRecordedSplits : 0;
-    const int64_t num_graphs = (options_.adapters ? 4 : 2) * num_kinds * num_sizes * (1 + num_splits);
+    const int64_t num_graphs = max_num_graphs(config_, options_, ops_->stage(), splits_.are_possible());
     const int64_t adapter_bytes = options_.adapters ? options_.adapter_bytes : 0;
     const Result<int32_t> num_blocks =
         plan_num_blocks(options_, ops_->kv_layout(0),
@@ -309,10 +292,11 @@ class CudaBackend final : public Backend {
     if (is_mtp) transformer_->forward_mtp(num_tokens, num_samples);
     else if (ops_->second_row() > 0) transformer_->forward_in_parts(num_tokens, num_samples, num_layers, *ops_);
     else transformer_->forward(num_tokens, num_samples, num_layers);
-    ops_->give_tokens();
+    if (!is_early_stage()) ops_->give_tokens();
   }
 
   void start(const StepPlan& plan) {
+    if (steps_) steps_->begin(plan.step);
     const cudaStream_t stream = stream_->get();
     const cuda::SampleNeeds needs = cuda::sample_needs(plan.sample_rows);
     StepShape shape = shape_of(plan);
@@ -327,8 +311,8 @@ class CudaBackend final : public Backend {
     // A prompt that is in both parts is two sequences of attention.
     if (!is_recordable) shape.num_seqs = std::min(shape.num_seqs + shape.is_split(), shape.num_tokens);
     if (!is_recordable && !shape.is_split()) shape.expanded = ops_->stage().expand(plan);
-    Flight& flight = flights_[num_submitted_ % kMaxPlansInFlight];
-    flight.begin->record(stream);
+    Flight& flight = flight_of(num_submitted_);
+    if (!ranks_) flight.begin->record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
     const Recording step{shape.num_tokens,  !cuda::SampleNeeds().covers(needs), arrays.kind, plan.num_layers,
                          has_adapters(plan), splits_.recorded(shape.second)};
@@ -339,21 +323,37 @@ class CudaBackend final : public Backend {
     if (CudaAdapters* const adapters = ops_->adapters()) adapters->begin_step(plan, shape, replay);
     ops_->set_step(arrays, needs, max_top);
     ops_->copy_blocks(plan);
-    const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };
-    if (std::any_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen)) ops_->count_unseen_tokens();
+    ops_->count_unseen_tokens(plan);
+    if (ranks_) {
+      ranks_->receive(transformer_->residual(), shape.num_tokens);
+      flight.begin->record(stream);
+    }
     if (!plan.hidden_rows.empty()) transformer_->forward_heads(shape.num_tokens, shape.num_samples);
     else if (replay) graphs_.launch(step, stream);
     else run(shape.num_tokens, shape.num_samples, plan.num_layers, plan.is_mtp);
     if (CudaPooling* const pooling = ops_->pooling()) pooling->download(num_submitted_, plan.num_samples());
-    else download_sampled(*ops_, plan, needs.top_logprobs, flight.host.data<uint8_t>(), stream);
+    else if (!is_early_stage()) download_sampled(*ops_, plan, needs.top_logprobs, flight.host.data<uint8_t>(), stream);
     flight.end->record(stream);
+    if (ranks_) ranks_->send(transformer_->residual(), shape.num_tokens);
+    flight.sent->record(stream);
     flight.plan = &plan;
     flight.work = splits_.submitted(plan, shape.second);
-    if (ranks_) ranks_->begin_step(plan.step);
+    if (steps_) steps_->add();
     ++num_submitted_;
   }
 
-  void read_output(const Flight& flight, StepOutput* output) {
+  // Until the step has ended; how long the device took, in ms.
+  double await_step(int64_t step) {
+    check(cudaSetDevice(index_), "cudaSetDevice");  // of this thread, which may be another one
+    const Flight& flight = flight_of(step);
+    flight.sent->synchronize();
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, flight.begin->get(), flight.end->get()), "cudaEventElapsedTime");
+    return ms;
+  }
+
+  const GivenTokens& read_output(int64_t step, StepOutput* output) {
+    const Flight& flight = flight_of(step);
     const StepPlan& plan = *flight.plan;
     const CudaPooling* const pooling = ops_->pooling();
     if (pooling != nullptr) CudaPooling::stand_for_vectors(plan.num_samples(), &sampled_rows_);
@@ -363,7 +363,8 @@ class CudaBackend final : public Backend {
     for (TokenId& token : tokens_)
       if (token < 0) token = given_.last.at(static_cast<size_t>(-1 - token));
     give_tokens(plan, tokens_, sampled_rows_, output, &given_);
-    if (pooling != nullptr) pooling->read(num_fetched_, plan.num_samples(), &output->hidden);
+    if (pooling != nullptr) pooling->read(step, plan.num_samples(), &output->hidden);
+    return given_;
   }
 
   const int index_;
@@ -375,7 +376,6 @@ class CudaBackend final : public Backend {
   LoadOptions options_;
   DType dtype_ = DType::kBF16, kv_dtype_ = DType::kBF16;
   StoredQuantization stored_;  // how the checkpoint has what the device multiplies as it is
-  bool is_packed() const { return stored_.method != StoredMethod::kNumbers; }
   BackendInfo info_;
   std::optional<cuda::Stream> stream_;
   std::unique_ptr<CudaRanks> ranks_;  // where there are others
@@ -383,11 +383,12 @@ class CudaBackend final : public Backend {
   std::optional<Transformer> transformer_;
   StepGraphs graphs_;
   StepSplits splits_;
-  Flight flights_[kMaxPlansInFlight];
+  std::vector<Flight> flights_;  // [max_plans_in_flight()]  step i in entry i % size
   SampledRows sampled_rows_;
   std::vector<TokenId> tokens_;
   GivenTokens given_;  // by the last plan that was fetched
   int64_t num_submitted_ = 0, num_fetched_ = 0;
+  std::optional<RankSteps> steps_;  // where there are other ranks; last: its thread uses the rest
 };
 
 }  // namespace

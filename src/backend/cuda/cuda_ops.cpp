@@ -166,7 +166,7 @@ void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
                 e.what() + "); lower --swap-space");
     num_blocks = 0;
   }
-  if (ranks_ != nullptr) num_blocks = ranks_->least(num_blocks);
+  if (all_ranks_ != nullptr) num_blocks = all_ranks_->least(num_blocks);
   if (num_blocks == 0) return;
   info->num_host_blocks = num_host_blocks_ = num_blocks;
   info->swap_bytes_per_s = measure_swap_bytes_per_s();
@@ -174,8 +174,10 @@ void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
 
 Status CudaOps::add_states(const LoadOptions& load, BackendInfo* info) {
   if (!config_.has_states()) return {};
-  LLMB_ASSIGN_OR_RETURN(StateLayout layout, plan_states(config_, load));
-  if (ranks_ != nullptr) keep_snapshots(ranks_->least(layout.num_snapshots), load.max_num_seqs, &layout);
+  const bool alternates = all_ranks_ != nullptr && all_ranks_->num_stages() > 1;
+  LLMB_ASSIGN_OR_RETURN(StateLayout layout, plan_states(config_, load, alternates));
+  if (all_ranks_ != nullptr)
+    keep_snapshots(all_ranks_->least(layout.num_snapshots), load.max_num_seqs, alternates, &layout);
   states_.emplace(config_, layout, options_.limits.max_num_seqs + options_.limits.max_num_samples, stream_);
   info->num_state_slots = layout.num_slots;
   info->num_snapshots = layout.num_snapshots;
@@ -252,7 +254,9 @@ void CudaOps::resolve_step() {
   if (states_ && !step_.kind.is_mtp) states_->resolve(step_);
 }
 
-void CudaOps::count_unseen_tokens() {
+void CudaOps::count_unseen_tokens(const StepPlan& plan) {
+  const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };
+  if (std::none_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen)) return;
   if (!step_.parts.empty()) return;  // sample() does it, part by part
   cuda::count_unseen_tokens(step_.samples, step_.shape.num_samples, step_.penalty, given_.last, stream_);
 }

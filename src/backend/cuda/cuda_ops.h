@@ -88,7 +88,10 @@ class CudaOps final : public Ops, public StepParts {
   Status add_states(const LoadOptions& load, BackendInfo* info);
   // The config is that of a rank with a share of the model: partial sums are summed over ranks from now on. They
   // outlive this.
-  void join_ranks(CudaRanks* ranks) { ranks_ = ranks; }
+  void join_ranks(CudaRanks* ranks) {
+    all_ranks_ = ranks;
+    ranks_ = ranks->has_parts() ? ranks : nullptr;
+  }
   // That plans may name. rank: PackerForDevice
   void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes, std::optional<LoraShare> rank);
   CudaAdapters* adapters() { return adapters_ ? &*adapters_ : nullptr; }  // null: no plan names any
@@ -113,7 +116,7 @@ class CudaOps final : public Ops, public StepParts {
   // tokens, where they go on from what the step before gave; and behind it, what this one gives. resolve_step and give_tokens can be
   // recorded with the forward pass.
   void copy_blocks(const StepPlan& plan);
-  void count_unseen_tokens();
+  void count_unseen_tokens(const StepPlan& plan);
   void resolve_step();
   void give_tokens();
   const cuda::GivenOnDevice& given() const { return given_; }
@@ -287,7 +290,8 @@ class CudaOps final : public Ops, public StepParts {
   std::optional<CudaPooling> pooling_;  // none: steps give tokens
   std::optional<CudaStates> states_;  // none: no layer has one
   cuda::DeviceMemory known_as_;       // [vocab_size]  columns of a head that knows some tokens alone; or empty
-  CudaRanks* ranks_ = nullptr;        // null: this one computes all
+  CudaRanks* ranks_ = nullptr;        // that have parts of the same layers; null: this one has all of its layers
+  CudaRanks* all_ranks_ = nullptr;    // null: there are no others
   std::unique_ptr<SplitStreams> split_;  // null: steps are in one part
   int part_ = 0;                         // in progress
   int64_t first_row_ = 0;                // of the part

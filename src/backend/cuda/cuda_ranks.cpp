@@ -1,7 +1,9 @@
 #include "backend/cuda/cuda_ranks.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "backend/cuda/cuda_weights.h"
 #include "kernels/cuda/rank_parts.h"
@@ -28,38 +30,62 @@ ModelShare share_of_gpu(const ModelConfig& config, const RankPart& part) {
 Result<std::unique_ptr<CudaRanks>> CudaRanks::join(std::shared_ptr<RankContext> context, const ModelConfig& whole,
                                                    const CudaRanksLimits& limits, cudaStream_t stream) {
   const SharedRanks& ranks = *context->ranks;
-  auto collectives = DeviceCollectives::make(*context->tensor, [&] { return !ranks.failure().ok(); });
-  if (!ranks.failure().ok()) return ranks.failure();
-  LLMB_RETURN_IF_ERROR(collectives.status());
+  std::unique_ptr<DeviceCollectives> tensor, stages;
+  const auto meet = [&](Collectives& host, std::unique_ptr<DeviceCollectives>* out) -> Status {
+    auto made = DeviceCollectives::make(host, [&] { return !ranks.failure().ok(); });
+    if (!ranks.failure().ok()) return ranks.failure();
+    LLMB_RETURN_IF_ERROR(made.status());
+    *out = std::move(*made);
+    return {};
+  };
+  if (context->part.tensor_size > 1) LLMB_RETURN_IF_ERROR(meet(*context->tensor, &tensor));
+  if (context->part.num_stages > 1) LLMB_RETURN_IF_ERROR(meet(*context->stages, &stages));
   return std::unique_ptr<CudaRanks>(
-      new CudaRanks(std::move(context), whole, limits, std::move(*collectives), stream));
+      new CudaRanks(std::move(context), whole, limits, std::move(tensor), std::move(stages), stream));
 }
 
 CudaRanks::CudaRanks(std::shared_ptr<RankContext> context, const ModelConfig& whole, const CudaRanksLimits& limits,
-                     std::unique_ptr<DeviceCollectives> collectives, cudaStream_t stream)
+                     std::unique_ptr<DeviceCollectives> tensor, std::unique_ptr<DeviceCollectives> stages,
+                     cudaStream_t stream)
     : context_(std::move(context)),
       share_(share_of(whole, context_->part)),
       limits_(limits),
       stream_(stream),
-      collectives_(std::move(collectives)),
-      tokens_(limits.max_num_tokens * int64_t{sizeof(TokenId)}) {
-  const int64_t size = collectives_->size();
-  if (limits.deterministic)
+      tensor_(std::move(tensor)),
+      stages_(std::move(stages)) {
+  if (tensor_) allocate_parts(whole);
+  watch_.emplace(context_, [this] { abort(); });
+}
+
+void CudaRanks::allocate_parts(const ModelConfig& whole) {
+  const int64_t size = tensor_->size();
+  tokens_ = cuda::DeviceMemory(limits_.max_num_tokens * int64_t{sizeof(TokenId)});
+  if (limits_.deterministic)
     parts_ = cuda::DeviceMemory(std::min(
         kPartsBytes,
-        size * ceil_div(limits.max_num_tokens * whole.hidden_size, kPiece) * kPiece * int64_t{sizeof(float)}));
-  const cuda::SampleLimits sampled{static_cast<int32_t>(limits.max_logit_rows)};
-  sample_mail_ = cuda::DeviceMemory(size * cuda::sample_mail_bytes(sampled, limits.max_top));
-  cuda::check(cudaMemsetAsync(sample_mail_.data(), 0, static_cast<size_t>(sample_mail_.bytes()), stream),
+        size * ceil_div(limits_.max_num_tokens * whole.hidden_size, kPiece) * kPiece * int64_t{sizeof(float)}));
+  const cuda::SampleLimits sampled{static_cast<int32_t>(limits_.max_logit_rows)};
+  sample_mail_ = cuda::DeviceMemory(size * cuda::sample_mail_bytes(sampled, limits_.max_top));
+  cuda::check(cudaMemsetAsync(sample_mail_.data(), 0, static_cast<size_t>(sample_mail_.bytes()), stream_),
               "cudaMemsetAsync");
-  sampling_ = {collectives_->rank(),   collectives_->size(),         static_cast<int32_t>(share_.vocab.begin),
-               whole.vocab_size,       sample_mail_.data<uint8_t>(), [this](int64_t bytes) {
+  sampling_ = {tensor_->rank(),  tensor_->size(),              static_cast<int32_t>(share_.vocab.begin),
+               whole.vocab_size, sample_mail_.data<uint8_t>(), [this](int64_t bytes) {
                  uint8_t* const mail = sample_mail_.data<uint8_t>();
-                 collectives_->all_gather(mail + collectives_->rank() * bytes, bytes, mail, stream_);
+                 tensor_->all_gather(mail + tensor_->rank() * bytes, bytes, mail, stream_);
                }};
   if (whole.qk_norm == QkNorm::kAllHeads)
-    square_sums_ = cuda::DeviceMemory((size + 1) * (limits.max_num_tokens + 1) * int64_t{sizeof(float)});
-  watch_.emplace(context_, [this] { collectives_->abort(); });
+    square_sums_ = cuda::DeviceMemory((size + 1) * (limits_.max_num_tokens + 1) * int64_t{sizeof(float)});
+}
+
+// At a time: a call of one may stand in the stream behind one of the other, which NCCL may wait for.
+void CudaRanks::abort() {
+  if (tensor_ && stages_) {
+    std::thread other([this] { stages_->abort(); });
+    tensor_->abort();
+    return other.join();
+  }
+  for (DeviceCollectives* const calls : {tensor_.get(), stages_.get()})
+    if (calls != nullptr) calls->abort();
 }
 
 void CudaRanks::begin_step(int64_t step) {
@@ -78,15 +104,18 @@ void CudaRanks::end_step(const Status& status, double device_ms) {
 // Calls of ranks that have failed would wait for ever.
 CudaRanks::~CudaRanks() {
   watch_.reset();
-  if (!context_->ranks->failure().ok()) collectives_->abort();
+  if (!context_->ranks->failure().ok()) abort();
 }
 
 Status CudaRanks::failure() {
   LLMB_RETURN_IF_ERROR(context_->ranks->failure());
-  const Status status = collectives_->status();
-  if (status.ok()) return {};
-  context_->ranks->fail(status.with_context(context_->ranks->place_of(context_->part.rank)));
-  return context_->ranks->failure();
+  for (DeviceCollectives* const calls : {tensor_.get(), stages_.get()}) {
+    const Status status = calls != nullptr ? calls->status() : Status();
+    if (status.ok()) continue;
+    context_->ranks->fail(status.with_context(context_->ranks->place_of(context_->part.rank)));
+    return context_->ranks->failure();
+  }
+  return {};
 }
 
 int32_t CudaRanks::least(int32_t own) {
@@ -105,19 +134,19 @@ int64_t CudaRanks::total(int64_t own) {
 
 void CudaRanks::sum(Rows x, int64_t rows) {
   const int64_t count = rows * x.width;
-  if (!limits_.deterministic) return collectives_->all_reduce(x.data, x.dtype, count, stream_);
+  if (!limits_.deterministic) return tensor_->all_reduce(x.data, x.dtype, count, stream_);
   with_type(x.dtype, [&]<typename T>(T) { sum_in_order(data<T>(x), count); });
 }
 
 template <typename T>
 void CudaRanks::sum_in_order(T* x, int64_t count) {
   // Whole packs, so that a piece's arithmetic is that of the whole.
-  const int64_t most = parts_.bytes() / (collectives_->size() * int64_t{sizeof(T)}) / kPiece * kPiece;
+  const int64_t most = parts_.bytes() / (tensor_->size() * int64_t{sizeof(T)}) / kPiece * kPiece;
   LLMB_CHECK(most > 0 || count == 0);
   for (int64_t at = 0; at < count; at += most) {
     const int64_t now = std::min(most, count - at);
-    collectives_->all_gather(x + at, now * int64_t{sizeof(T)}, parts_.data(), stream_);
-    cuda::sum_parts(parts_.data<const T>(), collectives_->size(), now, x + at, stream_);
+    tensor_->all_gather(x + at, now * int64_t{sizeof(T)}, parts_.data(), stream_);
+    cuda::sum_parts(parts_.data<const T>(), tensor_->size(), now, x + at, stream_);
   }
 }
 
@@ -137,10 +166,24 @@ void CudaRanks::rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weigh
   LLMB_CHECK(square_sums_.bytes() > 0 && rows <= limits_.max_num_tokens);
   with_type(x.dtype, [&]<typename T>(T) {
     cuda::square_sums(data<const T>(x) + first_column, x.width, width, rows, own, stream_);
-    collectives_->all_gather(own, (rows + 1) * int64_t{sizeof(float)}, all, stream_);
-    cuda::norm_by_sums(data<T>(x) + first_column, x.width, width, rows, all, collectives_->size(),
+    tensor_->all_gather(own, (rows + 1) * int64_t{sizeof(float)}, all, stream_);
+    cuda::norm_by_sums(data<T>(x) + first_column, x.width, width, rows, all, tensor_->size(),
                        data<const float>(weight.rows()), eps, stream_);
   });
+}
+
+void CudaRanks::receive(Rows residual, int64_t rows) {
+  const RankPart& part = context_->part;
+  if (part.is_first_stage()) return;
+  stages_->receive(residual.data, rows * residual.width * dtype_bytes(residual.dtype), part.rank - part.stage_size(),
+                   stream_);
+}
+
+void CudaRanks::send(Rows residual, int64_t rows) {
+  const RankPart& part = context_->part;
+  if (part.is_last_stage()) return;
+  stages_->send(residual.data, rows * residual.width * dtype_bytes(residual.dtype), part.rank + part.stage_size(),
+                stream_);
 }
 
 }  // namespace llmb

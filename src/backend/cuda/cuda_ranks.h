@@ -1,4 +1,5 @@
-// A rank's side of the ops in which ranks on GPUs meet, tensor parallel (core/rank_part.h).
+// A rank's side of the ops in which ranks on GPUs meet, tensor parallel, and of the residual stream's way from stage to
+// stage (core/rank_part.h).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -49,6 +50,9 @@ class CudaRanks {
   int32_t least(int32_t own);
   int64_t total(int64_t own);
 
+  // Whether ranks have parts of the same layers: the ops that follow are these ranks'.
+  bool has_parts() const { return tensor_ != nullptr; }
+  int32_t num_stages() const { return context_->part.num_stages; }
   // Each element is the sum of all ranks'. fp32: one rank's at most is not zero
   void sum(Rows x, int64_t rows);
   // The tokens as rows of this rank's part of the vocabulary, and zeros where they are in another one's.
@@ -59,9 +63,15 @@ class CudaRanks {
   // Ops::rms_norm_over_ranks.
   void rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows);
 
+  // From the rank in this one's place in the stage before, and to that in the next stage; nothing where there is none.
+  void receive(Rows residual, int64_t rows);
+  void send(Rows residual, int64_t rows);
+
  private:
   CudaRanks(std::shared_ptr<RankContext> context, const ModelConfig& whole, const CudaRanksLimits& limits,
-            std::unique_ptr<DeviceCollectives> collectives, cudaStream_t stream);
+            std::unique_ptr<DeviceCollectives> tensor, std::unique_ptr<DeviceCollectives> stages, cudaStream_t stream);
+  void allocate_parts(const ModelConfig& whole);
+  void abort();
   template <typename T>
   void sum_in_order(T* x, int64_t count);
 
@@ -69,7 +79,8 @@ class CudaRanks {
   const ModelShare share_;
   const CudaRanksLimits limits_;
   const cudaStream_t stream_;
-  const std::unique_ptr<DeviceCollectives> collectives_;
+  const std::unique_ptr<DeviceCollectives> tensor_;  // of those with parts of the same layers; null: it has them whole
+  const std::unique_ptr<DeviceCollectives> stages_;  // of all; null: there is one stage
   cuda::DeviceMemory tokens_;       // [max_num_tokens]
   cuda::DeviceMemory parts_;        // of sums, of all ranks
   cuda::DeviceMemory sample_mail_;  // [size, sample_mail_bytes]

@@ -31,23 +31,25 @@ Status check_weights_fit(const ModelConfig& config, int64_t least_bits) {
                             " are free; stop other programs that use the GPU, or use --device cpu");
 }
 
-int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& options, DType dtype) {
-  KvLayout kv = make_kv_layout(config, options.block_size, dtype, layer_groups(config, options));
+int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& options, DType dtype,
+                            const LayerGroups& groups) {
+  KvLayout kv = make_kv_layout(config, options.block_size, dtype, groups);
   const int64_t most = options.max_num_seqs * max_blocks_per_seq(kv, options);
   kv.num_blocks = static_cast<int32_t>(std::min<int64_t>(most, INT32_MAX / options.block_size));
   return num_host_blocks(kv, options);
 }
 
-void keep_snapshots(int32_t count, int32_t max_num_seqs, StateLayout* layout) {
+void keep_snapshots(int32_t count, int32_t max_num_seqs, bool alternates, StateLayout* layout) {
+  if (alternates) return layout->keep_snapshots(count, max_num_seqs);
   layout->num_snapshots = count;
   layout->num_slots = 2 * max_num_seqs + count;
 }
 
-Result<StateLayout> plan_states(const ModelConfig& config, const LoadOptions& options) {
+Result<StateLayout> plan_states(const ModelConfig& config, const LoadOptions& options, bool alternates) {
   const int64_t available = free_device_bytes();
   StateLayout layout = state_layout(config, options.max_num_seqs, max_state_drafts(options),
                                     std::min(available / 4, kSnapshotBytes));
-  keep_snapshots(layout.num_snapshots, options.max_num_seqs, &layout);
+  keep_snapshots(layout.num_snapshots, options.max_num_seqs, alternates, &layout);
   const int64_t bytes = CudaStates::pool_bytes(layout);
   if (bytes < available / 2) return layout;
   return resource_exhausted("the states of " + std::to_string(options.max_num_seqs) + " sequences need " + mib(bytes) +
@@ -59,12 +61,13 @@ Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, 
   const int64_t usable =
       static_cast<int64_t>(options.cuda.gpu_memory_utilization * static_cast<double>(use.total_bytes)) -
       (use.total_bytes - use.free_bytes) - use.reserved_bytes - options.cuda.draft_bytes;
-  const int64_t bytes_per_block = kv.bytes_per_block() + options.cuda.draft_block_bytes;
+  const int64_t own_bytes = std::max<int64_t>(kv.bytes_per_block(), 1);  // a stage may have no layer that attends
+  const int64_t bytes_per_block = own_bytes + options.cuda.draft_block_bytes;
   const int64_t blocks_per_seq = max_blocks_per_seq(kv, options);
   int64_t num_blocks = options.num_blocks_override;
   if (num_blocks == 0) {
     const int64_t budget = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : std::max<int64_t>(usable, 0);
-    const int64_t bytes_in_budget = options.kv_cache_bytes > 0 ? kv.bytes_per_block() : bytes_per_block;
+    const int64_t bytes_in_budget = options.kv_cache_bytes > 0 ? own_bytes : bytes_per_block;
     num_blocks = std::min(budget / bytes_in_budget, options.max_num_seqs * blocks_per_seq);
     if (num_blocks < blocks_per_seq)
       return resource_exhausted(

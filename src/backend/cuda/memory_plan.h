@@ -35,15 +35,16 @@ struct DeviceMemoryUse {
 Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, const DeviceMemoryUse& use);
 
 // With slots for so many sequences that run, as many that end with the plan in flight, and snapshots. A slot that copies
-// are made from is one of these, unless its sequence was preempted in the same plan, and then that one needs none. (Plans
-// of stages, of which many are in flight, are not a GPU's: StateLayout::keep_snapshots.)
-void keep_snapshots(int32_t count, int32_t max_num_seqs, StateLayout* layout);
+// are made from is one of these, unless its sequence was preempted in the same plan, and then that one needs none.
+// alternates: plans of stages, of which many are in flight (StateLayout::keep_snapshots)
+void keep_snapshots(int32_t count, int32_t max_num_seqs, bool alternates, StateLayout* layout);
 
 // The pool of recurrent states, before the KV pool is made: with as many snapshots as a quarter of what is free holds,
 // within bounds. kResourceExhausted where it would take half of that or more. REQUIRES: the model has states
-Result<StateLayout> plan_states(const ModelConfig& config, const LoadOptions& options);
+Result<StateLayout> plan_states(const ModelConfig& config, const LoadOptions& options, bool alternates);
 
 // Blocks of the host's pool: what options.swap_space_gib holds, and no more than a KV pool can have at most.
-int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& options, DType dtype);
+int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& options, DType dtype,
+                            const LayerGroups& groups);
 
 }  // namespace llmb

@@ -23,8 +23,8 @@ int64_t max_logit_rows(const ModelConfig& config, const LoadOptions& options) {
   return std::clamp<int64_t>(kMaxLogitBytes / (int64_t{config.vocab_size} * 4), 1, options.max_num_samples());
 }
 
-CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, const LoadOptions& options, DType dtype,
-                           DType kv_dtype) {
+CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, const Range& own_layers,
+                           int32_t max_plans_in_flight, const LoadOptions& options, DType dtype, DType kv_dtype) {
   CudaOpsOptions o;
   o.dtype = dtype;
   o.kv_dtype = kv_dtype;
@@ -34,9 +34,12 @@ CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, co
   o.limits.max_num_seqs = options.max_num_seqs;
   o.limits.max_num_samples = options.max_num_samples();
   o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options.max_model_len, options.block_size));
+  o.limits.max_plans_in_flight = max_plans_in_flight;
   o.groups = layer_groups(config, options);
+  if (own_layers.count() < config.num_hidden_layers)
+    o.groups = groups_of_layers(o.groups, own_layers.begin, own_layers.end);
   o.limits.num_layer_groups = o.groups.num_groups();
-  o.limits.max_num_host_blocks = max_num_host_blocks(own, options, kv_dtype);
+  o.limits.max_num_host_blocks = max_num_host_blocks(own, options, kv_dtype, o.groups);
   o.limits.has_states = config.has_states();
   o.limits.mask_words = options.pooling ? 0 : (config.vocab_size + 31) / 32;
   // A row's biases are of different tokens. So are its penalties, but for one token that is not known yet.
@@ -60,7 +63,6 @@ void describe(const ModelConfig& config, const LoadOptions& options, const CudaD
   info->device = "cuda:" + std::to_string(device.index) + " (" + device.name + ", " + dtype_name(dtype) +
                  (quantization != Quantization::kNone ? weights : std::string()) +
                  (options.cuda.deterministic ? ", deterministic)" : ")");
-  info->max_plans_in_flight = kMaxPlansInFlight;
   info->max_drafts_per_group = config.has_states() ? max_state_drafts(options) : num_recorded_drafts(options);
   info->max_best_tokens = kMaxBestTokens;
   info->verifies_trees = !config.has_states();

@@ -6,15 +6,16 @@
 #include "backend/backend.h"
 #include "backend/cuda/cuda_ops.h"
 #include "core/model_config.h"
+#include "core/rank_part.h"
 
 namespace llmb {
 
 // Rows of logits that are there at a time. The same on all ranks.
 int64_t max_logit_rows(const ModelConfig& config, const LoadOptions& options);
 
-// All but what depends on the device. own: of the rank that uses it, or `config` again
-CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, const LoadOptions& options, DType dtype,
-                           DType kv_dtype);
+// All but what depends on the device. own, own_layers: of the rank that uses it, or `config` and its layers again
+CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, const Range& own_layers,
+                           int32_t max_plans_in_flight, const LoadOptions& options, DType dtype, DType kv_dtype);
 
 // The name of a backend, and what it can do.
 void describe(const ModelConfig& config, const LoadOptions& options, const CudaDevice& device, DType dtype,

@@ -12,6 +12,7 @@ namespace llmb {
 namespace {
 
 constexpr int kLookEveryMs = 20;
+constexpr double kShareOfPatience = 0.95;  // before calls on the host give up, which know less of who is silent
 constexpr double kMostPassedMs = 10 * kLookEveryMs;  // between two looks; beyond, this process was stopped
 
 }  // namespace
@@ -67,7 +68,7 @@ void RankWatch::look(double passed_ms) {
   if (num_in_flight_ == 0) return;
   step_ms_ += passed_ms;
   const double patience_ms = ranks.patience_ms();
-  const bool gives_up = patience_ms > 0 && step_ms_ >= patience_ms;
+  const bool gives_up = patience_ms > 0 && step_ms_ >= kShareOfPatience * patience_ms;
   lock.unlock();
   if (gives_up) give_up();
 }

@@ -27,6 +27,14 @@ std::vector<int64_t> graph_sizes(int64_t max_size) {
   return sizes;
 }
 
+int64_t max_num_graphs(const ModelConfig& config, const LoadOptions& options, const StepStage& stage, bool may_split) {
+  const bool has_guesses = num_recorded_drafts(options) > 0;
+  const int64_t num_kinds = stage.num_kinds(has_guesses, has_guesses && options.verifies_trees) +
+                            (options.drafting_layers > 0) + config.mtp.is_used;
+  const auto num_sizes = static_cast<int64_t>(graph_sizes(largest_graph(options)).size());
+  return (options.adapters ? 4 : 2) * num_kinds * num_sizes * (1 + (may_split ? kMaxRecordedSplits : 0));
+}
+
 int64_t largest_graph(const LoadOptions& options) {
   const int64_t num_samples = options.max_num_samples() - options.max_num_drafts + num_recorded_drafts(options);
   return std::min<int64_t>(num_samples, options.max_num_batched_tokens);

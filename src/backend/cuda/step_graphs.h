@@ -29,6 +29,9 @@ inline int32_t num_recorded_drafts(const LoadOptions& options) {
 // Rows of the largest recorded step.
 int64_t largest_graph(const LoadOptions& options);
 
+// How many steps may be recorded in all. may_split: in two parts, too
+int64_t max_num_graphs(const ModelConfig& config, const LoadOptions& options, const StepStage& stage, bool may_split);
+
 // A recorded step: it has so many rows, a bucket, and samples all of them.
 struct Recording {
   int64_t size = 1;

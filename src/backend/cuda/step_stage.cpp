@@ -149,11 +149,11 @@ StepStage::StepStage(const StepLimits& limits, const std::vector<AttentionKind>&
   const int64_t mask_bytes = int64_t{limits.max_num_samples} * limits.mask_words * int64_t{sizeof(uint32_t)};
   device_masks_ = cuda::DeviceMemory(mask_bytes);
   const int num_lists = limits.part_sms > 0 ? kMaxStepParts : 1;
-  for (int i = 0; i < kMaxPlansInFlight; ++i) {
-    host_[i] = cuda::PinnedMemory(bytes);
-    host_tables_[i] = cuda::PinnedMemory(table_bytes(limits));
-    host_masks_[i] = cuda::PinnedMemory(mask_bytes);
-    if (may_share()) host_shared_[i] = cuda::PinnedMemory(num_lists * shared_layout().end);
+  for (int i = 0; i < limits.max_plans_in_flight; ++i) {
+    host_.emplace_back(bytes);
+    host_tables_.emplace_back(table_bytes(limits));
+    host_masks_.emplace_back(mask_bytes);
+    if (may_share()) host_shared_.emplace_back(num_lists * shared_layout().end);
   }
   if (may_share()) device_shared_ = cuda::DeviceMemory(num_lists * shared_layout().end);
 }
@@ -230,7 +230,7 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   LLMB_CHECK(shape.num_tokens <= limits_.max_num_tokens && plan.num_entries() <= limits_.max_num_seqs &&
              shape.num_samples <= limits_.max_num_samples);
   LLMB_CHECK(limits_.hold_copies_of(plan));
-  turn_ = (turn_ + 1) % kMaxPlansInFlight;
+  turn_ = (turn_ + 1) % host_.size();
   const Layout at = layout(shape);
   LLMB_CHECK(at.end(plan) <= host_[turn_].bytes());
   parts_ = split_samples(plan, limits_.max_num_biases, limits_.max_num_penalties);

@@ -107,6 +107,7 @@ struct StepLimits {
   int32_t max_num_seqs = 0;  // entries
   int32_t max_num_samples = 0;
   int32_t max_blocks_per_seq = 0;  // in each layer group
+  int32_t max_plans_in_flight = kMaxPlansInFlight;
   int64_t max_num_biases = 0, max_num_penalties = 0;  // of rows that are sampled at once; every row's fit
   int32_t num_layer_groups = 1;
   int32_t mask_words = 0;  // of a sample row's mask
@@ -129,8 +130,8 @@ struct ExpansionLimits {
   int64_t max_blocks = 0;  // of one head; 0: nothing
 };
 
-// One thread drives it. At most kMaxPlansInFlight steps are on their way: upload() of a step waits for nobody, so the
-// step so many before it must have run.
+// One thread drives it. At most limits.max_plans_in_flight steps are on their way: upload() of a step waits for nobody,
+// so the step so many before it must have run.
 class StepStage {
  public:
   // Throws cuda::CudaError.
@@ -206,8 +207,7 @@ class StepStage {
   std::vector<int32_t> sharing_seqs_;  // that these index
   std::vector<int32_t> least_position_;  // [num_entries]  of the first row, wherever the step is resolved
   int32_t least_windows_[kMaxStepParts] = {};  // StepKind's
-  cuda::PinnedMemory host_[kMaxPlansInFlight], host_tables_[kMaxPlansInFlight];  // in turn
-  cuda::PinnedMemory host_masks_[kMaxPlansInFlight], host_shared_[kMaxPlansInFlight];
+  std::vector<cuda::PinnedMemory> host_, host_tables_, host_masks_, host_shared_;  // [max_plans_in_flight]  in turn
   cuda::DeviceMemory device_, device_tables_, device_masks_, device_shared_;
   cuda::DeviceMemory places_;  // [1 + num_layer_groups, max_num_tokens]  positions and slots
   // The last plan's.
@@ -225,7 +225,7 @@ class StepStage {
   std::vector<int32_t> expanded_start_;  // [num_entries]  the first of its expanded blocks
   std::vector<StepArrays::RowRange> absorbed_;
   int32_t second_seq_ = 0;                                        // the first of the second part
-  int turn_ = 0;
+  size_t turn_ = 0;
 };
 
 }  // namespace llmb

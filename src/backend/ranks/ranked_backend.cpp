@@ -141,12 +141,9 @@ Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, 
 }
 
 Status check_gpu_ranks(const RankPart& grid) {
-  const auto refused = [](const std::string& what) {
-    return unsupported(what + ": not over several GPUs yet; use --device cpu, or leave it out");
-  };
-  if (grid.num_stages > 1) return refused("stages of layers");
-  if (grid.context_size > 1) return refused("ranks that share out rows or divide keys and values");
-  return {};
+  if (grid.context_size == 1) return {};
+  return unsupported(
+      "ranks that share out rows or divide keys and values: not over several GPUs yet; use --device cpu, or leave it out");
 }
 
 std::unique_ptr<RankedBackend> make_ranked_backend(std::unique_ptr<Backend> local, std::shared_ptr<RankContext> context,

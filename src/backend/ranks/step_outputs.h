@@ -1,6 +1,7 @@
 // The last stage of a pipeline tells all others what steps give.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <condition_variable>
 #include <cstdint>
@@ -13,6 +14,12 @@
 #include "core/resolve_step.h"
 
 namespace llmb {
+
+// Whether some entry goes on from what the plan before it gives.
+inline bool follows_another(const StepPlan& plan) {
+  return std::any_of(plan.entries.begin(), plan.entries.end(),
+                     [](const StepEntry& entry) { return entry.follows != kNoGroup; });
+}
 
 // Steps count from 0 since the backend was loaded. Each rank takes what each step gave, in order, or gives it.
 class StepOutputs {
