@@ -109,6 +109,15 @@ TEST_CASE("GPTQ's columns in any order: each rank takes its part of them, and th
   }
 }
 
+// Whole experts each, so no scale is another one.
+TEST_CASE("experts in MXFP4 stay packed on each rank: one GPU's answers, and its bytes of weights divided") {
+  const Model m(fixture("models/gpt_oss-mxfp4"), DType::kBF16);
+  const auto alone = loaded(make_cuda_backend(0), m.config, m.options);
+  CHECK(mean_difference(check_schedules(m), generate_one_by_one(*alone, m.requests, 64)) <= 0.05);
+  const auto ranks = m.ranks();
+  CHECK(static_cast<double>(ranks->info().weight_bytes) <= 1.1 * static_cast<double>(alone->info().weight_bytes));
+}
+
 TEST_CASE("three sets of keys and values, over two GPUs and over three: whole groups of heads each, one GPU's answers") {
   ModelConfig config = tiny_config();
   config.num_attention_heads = 6, config.num_key_value_heads = 3;

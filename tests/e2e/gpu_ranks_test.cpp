@@ -179,6 +179,40 @@ TEST_CASE("stages of layers on three GPUs, one killed or stopped, then on two: e
   CHECK(stable_output(read_file(dir.file("out.jsonl"))) == stable_output(read_file(dir.file("plain.jsonl"))));
 }
 
+TEST_CASE("workers over two stages each: a rank that dies or stops costs no row, nor do both workers'") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), id_rows(40));
+  const ProcessResult plain = run_process(
+      command({dir.file("in.jsonl"), "-o", dir.file("plain.jsonl")}, 1, 0, 4, kThreeLayers));
+  REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+  const auto disturbed = [&](const std::string& out, int signal, size_t num_ranks) {
+    const std::vector<std::string> more = {dir.file("in.jsonl"), "-o", dir.file(out), "--pipeline-parallel-size", "2",
+                                           "--watchdog-timeout", "5", "--request-rate", "20", "--workers", "2"};
+    const auto run = StartedRun::of(command(more, 4, 2, 2, kThreeLayers));
+    const auto num_records = [&] {
+      const std::string records = read_file(dir.file(out + ".partial"));
+      return std::count(records.begin(), records.end(), '\n');
+    };
+    while (!run->has_ended() && (num_records() < 4 || run->ranks().size() < 2)) ::usleep(5000);
+    const std::vector<pid_t> ranks = run->ranks();
+    REQUIRE(ranks.size() == 2);
+    for (size_t i = 0; i < num_ranks; ++i) ::kill(ranks[i], signal);
+    return run->wait();
+  };
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    CAPTURE(signal);
+    const std::string out = "one-" + std::to_string(signal) + ".jsonl";
+    const ProcessResult result = disturbed(out, signal, 1);
+    CHECK_MESSAGE(result.exit_code == 0, result.err);
+    CHECK_MESSAGE(result.err.find("rank 1 ") != std::string::npos, result.err);
+    CHECK(stable_output(read_file(dir.file(out))) == stable_output(read_file(dir.file("plain.jsonl"))));
+  }
+  const ProcessResult both = disturbed("both.jsonl", SIGKILL, 2);
+  CHECK_MESSAGE(both.exit_code == 0, both.err);
+  CHECK_MESSAGE(both.err.find("it is started again") != std::string::npos, both.err);
+  CHECK(stable_output(read_file(dir.file("both.jsonl"))) == stable_output(read_file(dir.file("plain.jsonl"))));
+}
+
 TEST_CASE("random kills and stops of ranks on GPUs: nothing is lost, twice or changed, on any number of stages") {
   const char* const asked = std::getenv("LLMB_NUM_KILLS");
   const int num_wanted = asked != nullptr ? std::atoi(asked) : 8;
