@@ -4,6 +4,7 @@ change nothing of any answer, drawn together; some runs are killed and continued
 shards and merged. The records must be, byte for byte, those of one row at a time without cache and drafts.
 
     tools/try_combinations.py [PROGRAM] [--seed N] [--seconds 600] [--device cpu]
+    tools/try_combinations.py build/tests/gpu_program --device cuda --golden    # CUDA's code on the host layer: small models only
     tools/try_combinations.py [PROGRAM] --case N     # one case again, as its message says
 
 Combinations that the program refuses (exit codes 2 and 4) are counted by their message. Exit code: 0 all records are the
@@ -37,11 +38,11 @@ FORMS = [{"json": {"type": "object", "properties": {"name": {"type": "string", "
 class Model:
     """Where a model is, and what its rows may ask for."""
 
-    def __init__(self, rng):
+    def __init__(self, rng, golden_only):
         self.flags, self.adapters, self.formats, self.drafts = [], [], [[]], ["none", "lookup", "lookahead", "lookup,lookahead"]
         self.vocab_size = 0  # 0: rows are text
         self.task = "generate"
-        kind = rng.random()
+        kind = 1 if golden_only else rng.random()
         if kind < 0.1:
             self.choose_task(rng)
         elif kind < 0.55:
@@ -179,7 +180,7 @@ class Trial:
     def __init__(self, args, number, folder):
         self.args, self.number, self.folder = args, number, folder
         self.rng = random.Random(number)
-        self.model = Model(self.rng)
+        self.model = Model(self.rng, args.golden)
         self.form = self.rng.choice(self.model.formats)
         with open("data/eval/heldout.jsonl", encoding="utf-8") as file:
             texts = [json.loads(line)["messages"][0]["content"] for line in file]
@@ -276,6 +277,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--golden", action="store_true", help="only the small models that tests have")
     parser.add_argument("--case", type=int)
     args = parser.parse_args()
     args.program, args.num_same = os.path.abspath(args.program), 0
