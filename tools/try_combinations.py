@@ -4,7 +4,8 @@ change nothing of any answer, drawn together; some runs are killed and continued
 shards and merged. The records must be, byte for byte, those of one row at a time without cache and drafts.
 
     tools/try_combinations.py [PROGRAM] [--seed N] [--seconds 600] [--device cpu]
-    tools/try_combinations.py build/tests/gpu_program --device cuda --golden    # CUDA's code on the host layer: small models only
+    # CUDA's code on the host layer, which has four GPUs here: small models only
+    LLMB_SIMT_DEVICES=4 tools/try_combinations.py build/tests/gpu_program --device cuda --golden
     tools/try_combinations.py [PROGRAM] --case N     # one case again, as its message says
 
 Combinations that the program refuses (exit codes 2 and 4) are counted by their message. Exit code: 0 all records are the
