@@ -92,7 +92,7 @@ class SharedRanks {
   void* const memory_;
   const int64_t bytes_;
   std::vector<int64_t> begins_;  // [num_channels]  of their memory
-  double patience_ms_ = 0;
+  std::atomic<double> patience_ms_ = 0;  // set while threads that watch may look
 };
 
 }  // namespace llmb

@@ -12,8 +12,9 @@
 #include "model/config_loader.h"
 #include "tests/support/forked_ranks.h"
 #include "tests/support/gptq_model.h"
-#include "tests/support/source_dir.h"
 #include "tests/support/plan_builder.h"
+#include "tests/support/source_dir.h"
+#include "tests/support/stored_model.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -21,15 +22,9 @@ namespace llmb::test {
 namespace {
 
 struct Model {
-  Model(const std::string& dir, DType dtype) : config(load_model_config(dir).value()) {
-    options.model_dir = dir;
-    options.max_num_seqs = 8;
-    options.max_num_batched_tokens = 64;
+  Model(const std::string& dir, DType dtype)
+      : config(load_model_config(dir).value()), options(stored_model_options(dir, dtype)) {
     options.max_model_len = 64;
-    options.num_blocks_override = 64;
-    options.num_threads = 1;
-    options.dtype = options.kv_cache_dtype = dtype;
-    options.cuda.deterministic = true;
     for (const int32_t length : {1, 5, 9, 16, 17, 24}) {
       GenerateRequest& r = requests.emplace_back();
       for (int32_t i = 0; i < length; ++i) r.prompt.push_back((11 * i + 3 * length) % config.vocab_size);

@@ -24,24 +24,12 @@
 #include "tests/support/plan_builder.h"
 #include "tests/support/raw_safetensors.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/stored_model.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
 namespace llmb::test {
 namespace {
-
-LoadOptions load_options(const std::string& dir, DType dtype) {
-  LoadOptions options;
-  options.model_dir = dir;
-  options.max_num_seqs = 8;
-  options.max_num_batched_tokens = 64;
-  options.max_model_len = 96;
-  options.num_blocks_override = 64;
-  options.num_threads = 1;
-  options.dtype = options.kv_cache_dtype = dtype;
-  options.cuda.deterministic = true;
-  return options;
-}
 
 TEST_CASE("sparse numbers stay sparse beside activations of 16 bits, where all parts are") {
   const BlockWeights bf16(BlockFormat::kSparse24BF16, 6, 64, 1), f16(BlockFormat::kSparse24F16, 2, 64, 1);
@@ -62,7 +50,7 @@ struct Golden {
   Golden(const std::string& name, DType dtype)
       : dir(source_dir() + "/data/fixtures/quantized/" + name),
         config(load_model_config(dir).value()),
-        options(load_options(dir, dtype)) {
+        options(stored_model_options(dir, dtype)) {
     for (const auto& line : read_json_lines(dir + "/golden.jsonl")) {
       GenerateRequest& r = requests.emplace_back();
       r.prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
@@ -139,7 +127,8 @@ TEST_CASE(
       }
       const TempDir dir;
       const std::string dense = dense_of(m, dir);
-      const auto as_dense = loaded(make_cuda_backend(0), load_model_config(dense).value(), load_options(dense, dtype));
+      const auto as_dense =
+          loaded(make_cuda_backend(0), load_model_config(dense).value(), stored_model_options(dense, dtype));
       check_near(answers, generate_one_by_one(*as_dense, m.requests, 64), dtype == DType::kF16 ? 0.01 : 0.05);
       for (const uint64_t seed : {1, 2}) {
         const bool same = generate_at_random(*gpu, m.requests, seed == 1 ? 64 : 7, 8, seed) == answers;
@@ -220,8 +209,8 @@ TEST_CASE("a pruned model takes 9 bits a weight, and answers as the same numbers
   const TempDir dense_dir, sparse_dir;
   const std::string dense = m.dense(dense_dir), sparse = m.sparse(sparse_dir);
   const ModelConfig config = load_model_config(sparse).value();
-  const auto as_sparse = loaded(make_cuda_backend(0), config, load_options(sparse, DType::kBF16));
-  const auto as_dense = loaded(make_cuda_backend(0), m.config, load_options(dense, DType::kBF16));
+  const auto as_sparse = loaded(make_cuda_backend(0), config, stored_model_options(sparse, DType::kBF16));
+  const auto as_dense = loaded(make_cuda_backend(0), m.config, stored_model_options(dense, DType::kBF16));
   // qkv, o, gate_up, down: units of 128 features by 64 k, which reach beyond 448 features and 224 k.
   const int64_t units = 2 * (2 * 2 + 1 * 2 + 4 * 2 + 1 * 4);
   CHECK(as_dense->info().weight_bytes - as_sparse->info().weight_bytes == m.num_pruned * 2 - units * 9216);
@@ -240,12 +229,12 @@ TEST_CASE(
   const TempDir dense_dir, sparse_dir;
   const std::string dense = m.dense(dense_dir), sparse = m.sparse(sparse_dir);
   const ModelConfig config = load_model_config(sparse).value();
-  const auto cpu = loaded(make_cpu_backend(), config, load_options(sparse, DType::kF32));
+  const auto cpu = loaded(make_cpu_backend(), config, stored_model_options(sparse, DType::kF32));
   const auto of_cpu = generate_one_by_one(*cpu, m.requests, 64);
   for (const DType dtype : {DType::kF16, DType::kF32}) {
     CAPTURE(dtype_name(dtype));
-    const auto as_sparse = loaded(make_cuda_backend(0), config, load_options(sparse, dtype));
-    const auto as_dense = loaded(make_cuda_backend(0), m.config, load_options(dense, dtype));
+    const auto as_sparse = loaded(make_cuda_backend(0), config, stored_model_options(sparse, dtype));
+    const auto as_dense = loaded(make_cuda_backend(0), m.config, stored_model_options(dense, dtype));
     const bool is_less = as_sparse->info().weight_bytes < as_dense->info().weight_bytes;
     CHECK(is_less == (dtype == DType::kF16));
     const auto answers = generate_one_by_one(*as_sparse, m.requests, 64);
@@ -263,7 +252,7 @@ TEST_CASE("a step of more rows than are multiplied as they are") {
   static_assert(kNumSeqs * kLength > cuda::LinearSparse24::kMaxRows);
   const Pruned m;
   const TempDir dir;
-  LoadOptions options = load_options(m.sparse(dir), DType::kBF16);
+  LoadOptions options = stored_model_options(m.sparse(dir), DType::kBF16);
   options.max_num_batched_tokens = kNumSeqs * kLength;
   const ModelConfig config = load_model_config(options.model_dir).value();
   PlanBuilder builder(options.block_size);

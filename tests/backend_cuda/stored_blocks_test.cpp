@@ -19,6 +19,7 @@
 #include "tests/support/process.h"
 #include "tests/support/raw_safetensors.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/stored_model.h"
 #include "tests/support/temp_dir.h"
 
 namespace llmb::test {
@@ -239,39 +240,15 @@ std::string with_fp8_numbers(const TempDir& dir, bool as_codes) {
   return dir.path();
 }
 
-LoadOptions load_options(const std::string& dir) {
-  LoadOptions options;
-  options.model_dir = dir;
-  options.max_num_seqs = 8;
-  options.max_num_batched_tokens = 64;
-  options.max_model_len = 96;
-  options.num_blocks_override = 64;
-  options.num_threads = 1;
-  options.cuda.deterministic = true;
-  return options;
-}
-
-std::vector<GenerateRequest> some_requests(int32_t vocab_size) {
-  std::vector<GenerateRequest> requests;
-  for (int32_t length : {1, 7, 17, 40}) {
-    GenerateRequest& r = requests.emplace_back();
-    for (int32_t i = 0; i < length; ++i) r.prompt.push_back((11 * i + length) % vocab_size);
-    r.num_tokens = 5;
-    r.sampling.num_logprobs = 0;
-  }
-  return requests;
-}
-
 TEST_CASE("a checkpoint of e4m3 has the answers of the numbers that it means, rounded to e4m3 again") {
   std::vector<Generated> answers[2];
   for (const bool as_codes : {false, true}) {
     const TempDir dir;
-    LoadOptions options = load_options(with_fp8_numbers(dir, as_codes));
+    LoadOptions options = stored_model_options(with_fp8_numbers(dir, as_codes), DType::kBF16);
     const auto config = load_model_config(options.model_dir);
     REQUIRE_MESSAGE(config.ok(), config.status().message());
-    options.dtype = options.kv_cache_dtype = DType::kBF16;
     options.cpu.quantization = Quantization::kFp8;
-    const std::vector<GenerateRequest> requests = some_requests(config->vocab_size);
+    const std::vector<GenerateRequest> requests = short_requests(config->vocab_size);
     answers[as_codes ? 1 : 0] = generate_one_by_one(*loaded(make_cuda_backend(0), *config, options), requests, 64);
   }
   const bool same = answers[0] == answers[1];
@@ -295,10 +272,9 @@ std::string with_scale(const TempDir& dir, uint8_t scale) {
 }
 
 TEST_CASE("MXFP4 experts: the golden tokens, the bytes that their numbers give, and the same whatever the schedule") {
-  LoadOptions options = load_options(source_dir() + "/data/fixtures/models/gpt_oss-mxfp4");
+  LoadOptions options = stored_model_options(source_dir() + "/data/fixtures/models/gpt_oss-mxfp4", DType::kBF16);
   const auto config = load_model_config(options.model_dir);
   REQUIRE_MESSAGE(config.ok(), config.status().message());
-  options.dtype = options.kv_cache_dtype = DType::kBF16;
   std::vector<GenerateRequest> requests;
   std::vector<std::vector<TokenId>> expected;
   for (const auto& line : read_json_lines(options.model_dir + "/golden.jsonl")) {
@@ -334,7 +310,7 @@ TEST_CASE("MXFP4 experts: the golden tokens, the bytes that their numbers give, 
 
 TEST_CASE("MXFP4 experts: a scale that is no number is refused by name, on either device") {
   const TempDir dir;
-  LoadOptions options = load_options(with_scale(dir, 255));
+  LoadOptions options = stored_model_options(with_scale(dir, 255), DType::kF32);
   const auto config = load_model_config(options.model_dir);
   REQUIRE_MESSAGE(config.ok(), config.status().message());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -349,11 +325,10 @@ TEST_CASE("checkpoints of GPTQ and AWQ: near the CPU's answers, and the same byt
   for (const char* name : {"gptq-4", "awq"}) {
     CAPTURE(name);
     const TempDir dir;
-    LoadOptions options = load_options(wide_groups(name, dir));
+    LoadOptions options = stored_model_options(wide_groups(name, dir), DType::kF32);
     const auto config = load_model_config(options.model_dir);
     REQUIRE_MESSAGE(config.ok(), config.status().message());
-    options.dtype = options.kv_cache_dtype = DType::kF32;
-    const std::vector<GenerateRequest> requests = some_requests(config->vocab_size);
+    const std::vector<GenerateRequest> requests = short_requests(config->vocab_size);
     const auto expected = generate_one_by_one(*loaded(make_cpu_backend(), *config, options), requests, 64);
     options.dtype = options.kv_cache_dtype = DType::kF16;
     const auto gpu = loaded(make_cuda_backend(0), *config, options);

@@ -15,22 +15,15 @@
 #include "tests/support/gptq_model.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/stored_model.h"
 #include "tests/support/temp_dir.h"
 
 namespace llmb::test {
 namespace {
 
 struct Model {
-  Model(const std::string& dir, DType dtype) : config(load_model_config(dir).value()) {
-    options.model_dir = dir;
-    options.max_num_seqs = 8;
-    options.max_num_batched_tokens = 64;
-    options.max_model_len = 96;
-    options.num_blocks_override = 64;
-    options.num_threads = 1;
-    options.dtype = options.kv_cache_dtype = dtype;
-    options.cuda.deterministic = true;
-  }
+  Model(const std::string& dir, DType dtype)
+      : config(load_model_config(dir).value()), options(stored_model_options(dir, dtype)) {}
   std::unique_ptr<Backend> gpu() const { return loaded(make_cuda_backend(0), config, options); }
   std::unique_ptr<Backend> cpu() {
     options.dtype = options.kv_cache_dtype = DType::kF32;
@@ -39,17 +32,6 @@ struct Model {
   ModelConfig config;
   LoadOptions options;
 };
-
-std::vector<GenerateRequest> some_requests(int32_t vocab_size) {
-  std::vector<GenerateRequest> requests;
-  for (const int32_t length : {1, 7, 17, 40}) {
-    GenerateRequest& r = requests.emplace_back();
-    for (int32_t i = 0; i < length; ++i) r.prompt.push_back((11 * i + length) % vocab_size);
-    r.num_tokens = 5;
-    r.sampling.num_logprobs = 0;
-  }
-  return requests;
-}
 
 void check_schedules(Backend& gpu, const std::vector<GenerateRequest>& requests,
                      const std::vector<Generated>& answers) {
@@ -66,7 +48,7 @@ std::vector<Generated> answers_of(const GptqOptions& o, int64_t* weight_bytes) {
   const Model m(dir.path(), DType::kF16);
   const auto gpu = m.gpu();
   *weight_bytes = gpu->info().weight_bytes;
-  return generate_one_by_one(*gpu, some_requests(m.config.vocab_size), 64);
+  return generate_one_by_one(*gpu, short_requests(m.config.vocab_size), 64);
 }
 
 // A checkpoint whose scales are the same numbers in fp32, beside which nothing keeps integers packed.
@@ -160,7 +142,7 @@ TEST_CASE("GPTQ's columns in any order: near the CPU's answers, and the same byt
       const TempDir dir;
       write_gptq_model(dir.path(), {bits, group_size});
       Model m(dir.path(), DType::kF16);
-      const std::vector<GenerateRequest> requests = some_requests(m.config.vocab_size);
+      const std::vector<GenerateRequest> requests = short_requests(m.config.vocab_size);
       const auto gpu = m.gpu();
       const auto actual = generate_one_by_one(*gpu, requests, 64);
       const auto expected = generate_one_by_one(*m.cpu(), requests, 64);
