@@ -55,7 +55,7 @@ HWY_INLINE void shrink_tile(const float* const* x, const T* a, int64_t in, float
   LLMB_UNROLL for (int i = 0; i < kRows; ++i) {
     LLMB_UNROLL for (int r = 0; r < kRanks; ++r) sums[i][r] = set16(0);
   }
-  const auto add = [&](const auto& values) HWY_ATTR {
+  const auto add = [&](const auto& values) HWY_ATTR __attribute__((always_inline)) {  // or sums lie in memory
     fetch.turn<kRanks * kLoraPanel * sizeof(T)>();
     LLMB_UNROLL for (int r = 0; r < kRanks; ++r) {
       const V16 w = widen16(a + r * kLoraPanel);

@@ -60,7 +60,13 @@ void pack(const LoraModule& module, bool is_table, const cpu::LoraMatrices& m) {
   else pack(module, is_table, m, reinterpret_cast<float*>(a), reinterpret_cast<float*>(b));
 }
 
-int64_t whole_lines(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
+constexpr int64_t kLine = 64;  // of caches
+
+int64_t whole_lines(int64_t bytes) { return ceil_div(bytes, kLine) * kLine; }
+
+// Adapters of a batch's rows are read side by side, the same part of each in turn. If all began at the beginning of a page,
+// these parts would share a few sets of every cache; so each begins somewhere else in a range of this size.
+int64_t spread_of(int64_t bytes) { return std::min(1024 * kLine, bytes / 16); }
 
 // An adapter's modules in order, and where each one's a and b lie.
 struct Layout {
@@ -131,9 +137,16 @@ bool CpuAdapterPacker::merges(const LoraAdapter& adapter, int64_t product) const
 int64_t CpuAdapterPacker::num_bytes(const LoraAdapter& adapter) const {
   const auto at = [&](int64_t product) { return modules_at(adapter, product); };
   int64_t bytes = lay_out(num_layers_, at, embedding_of(adapter)).at.back();
+  bytes += spread_of(bytes);
   for (int64_t i = 0; i < num_adapted_products(num_layers_); ++i)
     if (merges(adapter, i)) bytes += base_weight(i).resident_bytes();
   return bytes;
+}
+
+// Any number of adapters in a row lie evenly: each begins the golden section of the range behind the one before.
+int64_t CpuAdapterPacker::next_begin(int64_t bytes) const {
+  const int64_t place = int64_t{num_packed_.fetch_add(1, std::memory_order_relaxed)} * 633 % 1024;
+  return spread_of(bytes) * place / 1024 / kLine * kLine;
 }
 
 std::shared_ptr<const PackedAdapter> CpuAdapterPacker::pack(const LoraAdapter& adapter) const {
@@ -141,13 +154,14 @@ std::shared_ptr<const PackedAdapter> CpuAdapterPacker::pack(const LoraAdapter& a
   Layout layout = lay_out(num_layers_, at, embedding_of(adapter));
   auto packed = std::make_shared<CpuPackedAdapter>();
   packed->start = std::move(layout.start);
-  packed->memory = cpu::AlignedBuffer(layout.at.back());
+  const int64_t begin = next_begin(layout.at.back());
+  packed->memory = cpu::AlignedBuffer(begin + layout.at.back());
   packed->matrices = std::move(layout.matrices);
   const auto first_of_table = static_cast<size_t>(packed->start[packed->start.size() - 2]);
   for (size_t i = 0; i < layout.modules.size(); ++i) {
     cpu::LoraMatrices& m = packed->matrices[i];
-    m.a = packed->memory.data() + layout.at[2 * i];
-    m.b = packed->memory.data() + layout.at[2 * i + 1];
+    m.a = packed->memory.data() + begin + layout.at[2 * i];
+    m.b = packed->memory.data() + begin + layout.at[2 * i + 1];
     llmb::pack(layout.modules[i], i >= first_of_table, m);
   }
   if (!adapter.is_merged()) return packed;

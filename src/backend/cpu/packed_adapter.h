@@ -1,6 +1,7 @@
 // An adapter in the form that the CPU's kernels take.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -59,10 +60,12 @@ class CpuAdapterPacker final : public AdapterPacker {
   bool merges(const LoraAdapter& adapter, int64_t product) const;
   std::vector<LoraModule> modules_at(const LoraAdapter& adapter, int64_t product) const;
   const LoraModule* embedding_of(const LoraAdapter& adapter) const;
+  int64_t next_begin(int64_t bytes) const;
 
   const int32_t num_layers_;
   const MergeBase& base_;
   const std::optional<LoraShare> rank_;
+  mutable std::atomic<uint32_t> num_packed_{0};
 };
 
 }  // namespace llmb
