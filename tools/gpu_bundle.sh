@@ -6,15 +6,15 @@ cd "$(dirname "$0")/.."
 build=$1
 architecture=${2:-90a}
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLLMB_CUDA=ON -DLLMB_CUDA_ARCHITECTURES="$architecture" ${CMAKE_FLAGS:-} >/dev/null
-cmake --build "$build" --target llm-batch gpu_tests bench_engine bench_kernels_cuda
+cmake --build "$build" --target llm-batch gpu_tests bench_engine bench_kernels_cuda bench_collectives_cuda
 bundle=$build/bundle
 rm -rf "$bundle"
 mkdir -p "$bundle/lib"
-for program in llm-batch tests/gpu_tests tools/bench_engine tools/bench_kernels_cuda; do
+for program in llm-batch tests/gpu_tests tools/bench_engine tools/bench_kernels_cuda tools/bench_collectives_cuda; do
   strip -o "$bundle/$(basename $program)" "$build/$program"
 done
 # Everything but the C library, the driver's and CUDA's own.
-ldd "$bundle"/llm-batch "$bundle"/gpu_tests "$bundle"/bench_engine "$bundle"/bench_kernels_cuda |
+ldd "$bundle"/llm-batch "$bundle"/gpu_tests "$bundle"/bench_* |
   awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
   grep -v -E '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda|libcublas|libcublasLt)\.so' |
   while read -r library; do cp -L "$library" "$bundle/lib/"; done

@@ -162,6 +162,12 @@ class Check:
             worst, seconds = worst or code, seconds + taken
         self.section("Steps in two halves, Llama-3.1-8B shape", command + ["[--in-halves]"], worst, "\n".join(texts), seconds)
 
+    def collectives(self):
+        """The calls in which ranks meet, over NCCL and what joins the GPUs; on one GPU there is nothing to time."""
+        command = [self.program("bench_collectives_cuda")]
+        code, output, seconds = self.run(command, 60)
+        self.section("Ranks that meet", command, 0 if code == NO_GPU else code, output, seconds)
+
     def whole_run(self, shape, vocab, name, arguments, flags, target):
         path = os.path.join(self.scratch, "prompts.jsonl")
         with open(path, "w", encoding="utf-8") as file:
@@ -358,11 +364,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", nargs="?", default="build-gpu/bundle")
     parser.add_argument("--out", help="default: data/measurements/<name of the GPU>.md; '-': nowhere")
-    parser.add_argument("--only", help="stages, separated by commas: tests,answers,bytes,kernels,steps,runs,halves")
+    parser.add_argument("--only", help="stages, separated by commas: tests,answers,bytes,kernels,steps,runs,halves,collectives")
     parser.add_argument("--minutes", type=float, default=8, help="for all stages together")
     parser.add_argument("--find-gpu", action="store_true", help="only say whether there is a GPU")
     args = parser.parse_args()
-    stages = ["tests", "answers", "bytes", "kernels", "steps", "runs", "halves"]
+    stages = ["tests", "answers", "bytes", "kernels", "steps", "runs", "halves", "collectives"]
     chosen = args.only.split(",") if args.only else stages
     if unknown := [stage for stage in chosen if stage not in stages]:
         parser.error(f"there is no stage {unknown[0]!r}")

@@ -132,6 +132,18 @@ TEST_CASE("gpu_check: a stage that fails, or for which no time is left, is repor
   CHECK(gpu.report().find("the time for all stages is over") != std::string::npos);
 }
 
+TEST_CASE("gpu_check: ranks that meet are timed where there are GPUs for them; one GPU alone is no failure") {
+  if (!has_python()) return;
+  PretendedGpu gpu;
+  for (const int code : {0, 77, 1}) {
+    gpu.write("bench_collectives_cuda", "echo all_reduce 2 of " + std::to_string(code) + "; exit " + std::to_string(code));
+    const ProcessResult result = gpu.check("--only collectives");
+    CHECK(result.exit_code == (code == 1 ? 1 : 0));
+    CHECK(gpu.report().find("## Ranks that meet") != std::string::npos);
+    CHECK(gpu.report().find("all_reduce 2 of " + std::to_string(code)) != std::string::npos);
+  }
+}
+
 TEST_CASE("gpu_check: without a GPU one line, no report, and an exit code of its own") {
   if (!has_python()) return;
   PretendedGpu gpu;

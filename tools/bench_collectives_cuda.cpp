@@ -1,0 +1,171 @@
+// How fast ranks on GPUs meet: the five calls of backend/cuda/device_collectives.h over NCCL and whatever joins this
+// machine's GPUs, each rank a process with a GPU of its own, beside plain copies from GPU 0 to GPU 1.
+//
+//     tools/gpu_bundle.sh build-gpu && build-gpu/tools/bench_collectives_cuda [--ranks 2,4,8] [--kib 4,16384]
+//
+// A share is as NCCL's own tests count bus bandwidth: a GPU sends 2 (n - 1) / n of an all-reduce's bytes over its link,
+// (n - 1) / n of an all-gather's. Numbers of ranks for which there are too few GPUs are left out. Exit code 77: there are
+// fewer than two GPUs, so nothing was timed.
+#include "backend/cuda/device_collectives.h"
+#include "tools/collectives_bench.h"
+#include "tools/cuda_bench.h"
+
+namespace llmb::bench {
+namespace {
+
+constexpr int kTooFewGpus = 77;
+
+// Copies from GPU `from`, which is the current one, to GPU `to` go the direct way if there is one. False: by the host.
+bool open_direct_way(int from, int to) {
+#ifdef LLMB_SIMT
+  return from != to;  // all its devices lie in one memory
+#else
+  int can = 0;
+  if (cudaDeviceCanAccessPeer(&can, from, to) != cudaSuccess || can == 0) return false;
+  return cudaDeviceEnablePeerAccess(to, 0) == cudaSuccess;
+#endif
+}
+
+class DeviceCalls final : public RankCalls {
+ public:
+  DeviceCalls(const DeviceCollectives& ranks, const CollectivesOptions& options)
+      : ranks_(ranks), options_(options), data_(options.max_bytes()), all_(options.max_bytes()) {
+    if (ranks_.rank() != 0) return;
+    const bool is_direct = open_direct_way(0, 1);
+    check(cudaSetDevice(1), "cudaSetDevice");
+    peer_ = Copies(options.max_bytes());
+    check(cudaSetDevice(0), "cudaSetDevice");
+    std::printf("%d ranks; GPU 0 reaches GPU 1 %s\n", ranks_.size(), is_direct ? "directly" : "through the host");
+  }
+
+  void write(const std::vector<float>& values) override {
+    check(cudaMemcpy(data_.at<void>(0), values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice),
+          "cudaMemcpy");
+  }
+  std::vector<float> read(Call call, int64_t count) override {
+    std::vector<float> values(static_cast<size_t>(count));
+    const Copies& from = call == Call::kAllGather ? all_ : data_;
+    check(cudaMemcpy(values.data(), from.at<void>(0), values.size() * sizeof(float), cudaMemcpyDeviceToHost),
+          "cudaMemcpy");
+    return values;
+  }
+
+  void run(Call call, int64_t bytes, int num_calls) override {
+    for (int i = 0; i < num_calls; ++i) queue(call, bytes);
+    stream_.synchronize();
+  }
+
+  double limit_s(Call call, int64_t bytes) override {
+    const auto size = static_cast<double>(ranks_.size());
+    const double others = (size - 1) / size;
+    const double share = call == Call::kAllReduce ? 2 * others : call == Call::kAllGather ? others : 1;
+    return share * copy_s(bytes);
+  }
+  bool is_limit_of_all() const override { return false; }
+
+ private:
+  void queue(Call call, int64_t bytes) const {
+    const int rank = ranks_.rank(), partner = rank ^ 1;
+    float* const data = data_.at<float>(0);
+    const int64_t count = bytes / int64_t{sizeof(float)};
+    switch (call) {
+      case Call::kBroadcast:
+        return ranks_.broadcast(data, bytes, ranks_.size() - 1, stream_.get());
+      case Call::kAllReduce:
+        return ranks_.all_reduce(data, DType::kF32, count, stream_.get());
+      case Call::kAllGather:
+        return ranks_.all_gather(data, count / ranks_.size() * int64_t{sizeof(float)}, all_.at<void>(0), stream_.get());
+      case Call::kSendReceive:
+        if (rank % 2 == 0) ranks_.send(data, bytes, partner, stream_.get());
+        ranks_.receive(data, bytes, partner, stream_.get());
+        if (rank % 2 == 1) ranks_.send(data, bytes, partner, stream_.get());
+    }
+  }
+
+  // Seconds of a copy to GPU 1.
+  double copy_s(int64_t bytes) const {
+    const auto copies_s = [&](int num_copies) {
+      stream_.synchronize();
+      const double begin = seconds_now();
+      for (int i = 0; i < num_copies; ++i)
+        check(cudaMemcpyAsync(peer_.at<void>(0), data_.at<void>(0), static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
+                              stream_.get()),
+              "cudaMemcpyAsync");
+      stream_.synchronize();
+      return (seconds_now() - begin) / num_copies;
+    };
+    const int num_copies = std::clamp(static_cast<int>(options_.round_ms / 1e3 / std::max(copies_s(1), 1e-7)), 1, 2000);
+    std::vector<double> rounds;
+    for (int i = 0; i < options_.repeats; ++i) rounds.push_back(copies_s(num_copies));
+    return median(rounds);
+  }
+
+  const DeviceCollectives& ranks_;
+  const CollectivesOptions options_;
+  const cuda::Stream stream_;
+  const Copies data_, all_;
+  Copies peer_;  // rank 0's, on GPU 1
+};
+
+// In a process of its own: a process that has asked CUDA for anything cannot be forked.
+int count_gpus() {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    int count = 0;
+    ::_exit(cudaGetDeviceCount(&count) == cudaSuccess ? count : 0);
+  }
+  int status = 0;
+  return ::waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+void be_rank(const CollectivesOptions& options, const std::shared_ptr<SharedRanks>& ranks, int rank) {
+  check(cudaSetDevice(rank), "cudaSetDevice");
+  const auto host = SharedRanks::join(ranks, 0, rank);
+  const auto device = DeviceCollectives::make(*host, [&] { return !ranks->failure().ok(); });
+  if (!device.ok()) throw std::runtime_error(device.status().message());
+  DeviceCalls calls(**device, options);
+  CollectivesBench(options, *host, calls).run();
+}
+
+int run(const CollectivesOptions& options) {
+  const int num_gpus = count_gpus();
+  if (num_gpus < 2) {
+    std::printf("bench_collectives_cuda: ranks need two GPUs, and there are %d: nothing was timed\n", num_gpus);
+    return kTooFewGpus;
+  }
+  CollectivesBench::print_header("what a GPU sends in the call, by plain copies from GPU 0 to GPU 1");
+  for (const int num_ranks : options.ranks) {
+    if (num_ranks > num_gpus) {
+      std::printf("%d ranks: left out, there are %d GPUs\n", num_ranks, num_gpus);
+      continue;
+    }
+    ChannelMembers all;
+    for (int rank = 0; rank < num_ranks; ++rank) all.ranks.push_back(rank);
+    const auto ranks = SharedRanks::create(num_ranks, {all});
+    if (!ranks.ok()) throw std::runtime_error(ranks.status().message());
+    const int code = run_rank_processes(num_ranks, "bench_collectives_cuda",
+                                        [&](int rank) { be_rank(options, *ranks, rank); });
+    if (code != 0) return code;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace llmb::bench
+
+int main(int argc, char** argv) {
+  llmb::bench::CollectivesOptions options;
+  options.ranks = {2, 4, 8};
+  CLI::App app("Times the calls in which ranks on GPUs meet.");
+  options.add_to(app);
+  CLI11_PARSE(app, argc, argv);
+  std::printf("repeat:");
+  for (int i = 0; i < argc; ++i) std::printf(" %s", argv[i]);
+  std::printf("\n");
+  try {
+    return llmb::bench::run(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_collectives_cuda: %s\n", error.what());
+    return 1;
+  }
+}
