@@ -142,7 +142,7 @@ class ClusterSimulation {
     LoadOptions load;
     load.block_size = config.block_size;
     load.num_blocks_override = config.num_blocks;
-    load.swap_space_gib = 1e6;  // as many blocks as the pool has
+    load.swap_space_gib = 1e6;  // as many blocks as the pool has, as no lengths of sequences are given
     std::unique_ptr<Backend> backend = make_ledger_backend({});
     LLMB_CHECK(backend->load(ledger_config(), load).ok());
     config.num_host_blocks = backend->info().num_host_blocks;

@@ -118,10 +118,14 @@ inline int64_t max_blocks_per_seq(const KvLayout& kv, const LoadOptions& options
                          options.max_num_batched_tokens, kv.block_size);
 }
 
-// Blocks that options.swap_space_gib holds, and no more than the pool has.
+// Blocks that options.swap_space_gib holds, and no more than the pool or max_num_seqs sequences of max_model_len have:
+// more than these run and are preempted only where newcomers go before those that were preempted.
 inline int32_t num_host_blocks(const KvLayout& kv, const LoadOptions& options) {
+  const int64_t of_sequences =
+      std::min<int64_t>(options.max_num_seqs * max_blocks_per_seq(kv, options), INT32_MAX / kv.block_size);
   const double bytes = options.swap_space_gib * (1 << 30);
-  return static_cast<int32_t>(std::min<double>(kv.num_blocks, bytes / static_cast<double>(std::max<int64_t>(kv.bytes_per_block(), 1))));
+  return static_cast<int32_t>(std::min(static_cast<double>(std::max<int64_t>(kv.num_blocks, of_sequences)),
+                                       bytes / static_cast<double>(std::max<int64_t>(kv.bytes_per_block(), 1))));
 }
 
 // One thread drives a backend: load() once, then submit() and wait(). Invariants:

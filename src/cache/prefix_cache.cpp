@@ -103,11 +103,20 @@ NodeId PrefixCache::new_node(NodeId parent, int32_t adapter) {
   return node;
 }
 
-// In which these blocks stand already.
+// In which these blocks stand already, and that may get more tokens.
 NodeId PrefixCache::unfilled_node_of(std::span<const BlockId> blocks) const {
-  for (const BlockId block : blocks)
-    if (holds(block) && nodes_[places_[block].node].num_tokens < block_size_) return places_[block].node;
+  for (const BlockId block : blocks) {
+    if (!holds(block)) continue;
+    const NodeId node = places_[block].node;
+    if (nodes_[node].num_tokens < block_size_ && !is_on_host(node)) return node;
+  }
   return kNoNode;
+}
+
+bool PrefixCache::is_on_host(NodeId node) const {
+  for (int32_t group = 0; group < num_groups(); ++group)
+    if (host_block(node, group) != kNoBlock) return true;
+  return false;
 }
 
 void PrefixCache::put(NodeId node, int32_t num_ready, std::span<const BlockId> blocks) {
@@ -172,20 +181,21 @@ void PrefixCache::make_ready() {
 }
 
 template <class Change>
-void PrefixCache::change_wanted(NodeId last, int32_t num_nodes, const Change& change) {
-  for (int32_t i = num_nodes - 1; i >= 0; --i, last = parent(last))
+void PrefixCache::change_wanted(NodeId last, int32_t num_tokens, const Change& change) {
+  const int32_t num_whole = num_tokens / block_size_ * block_size_;
+  for (auto i = static_cast<int32_t>(ceil_div(num_tokens, block_size_)) - 1; i >= 0; --i, last = parent(last))
     for (int32_t group = 0; group < num_groups(); ++group)
-      if (i >= first_seen(windows_[group], num_nodes * block_size_) / block_size_) change(&kept(last, group));
+      if (i >= first_seen(windows_[group], num_whole) / block_size_) change(&kept(last, group));
 }
 
-void PrefixCache::want(NodeId last, int32_t num_nodes) {
-  LLMB_CHECK(num_host_blocks_ > 0 && num_nodes >= 1);
+void PrefixCache::want(NodeId last, int32_t num_tokens) {
+  LLMB_CHECK(num_host_blocks_ > 0 && num_tokens >= 1);
   hold(last);
-  change_wanted(last, num_nodes, [](Kept* kept) { ++kept->num_wanted; });
+  change_wanted(last, num_tokens, [](Kept* kept) { ++kept->num_wanted; });
 }
 
-void PrefixCache::unwant(NodeId last, int32_t num_nodes) {
-  change_wanted(last, num_nodes, [&](Kept* kept) {
+void PrefixCache::unwant(NodeId last, int32_t num_tokens) {
+  change_wanted(last, num_tokens, [&](Kept* kept) {
     LLMB_CHECK(kept->num_wanted > 0);
     if (--kept->num_wanted == 0 && kept->host != kNoBlock) left_host_.push_back(std::exchange(kept->host, kNoBlock));
   });
@@ -205,7 +215,7 @@ NodeId PrefixCache::want_computed(int32_t adapter, std::span<const TokenId> toke
     hold(node);  // until want() does
     let_go(std::exchange(last, node));
   }
-  want(last, num_nodes);
+  want(last, num_nodes * block_size_);
   let_go(last);
   NodeId node = last;
   for (int32_t i = num_nodes - 1; i >= 0; --i, node = parent(node))
@@ -233,7 +243,8 @@ void PrefixCache::keep(BlockId block) {
 }
 
 void PrefixCache::put_back(NodeId node, int32_t group, BlockId block) {
-  LLMB_CHECK(this->block(node, group) == kNoBlock && host_block(node, group) != kNoBlock && !holds(block));
+  LLMB_CHECK(nodes_[node].num_tokens == block_size_ && !holds(block));
+  LLMB_CHECK(this->block(node, group) == kNoBlock && host_block(node, group) != kNoBlock);
   std::vector<BlockId> blocks(windows_.size(), kNoBlock);
   blocks[group] = block;
   put(node, 0, blocks);

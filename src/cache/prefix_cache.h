@@ -18,7 +18,8 @@
 // node stays while it holds a block, has nodes behind it, or is held.
 //
 // A sequence that waits may want nodes. Where a block of a wanted node is evicted, it moves to the host's pool while
-// that has room, and from there back into another block when a sequence asks for it.
+// that has room, and from there back into another block when a sequence asks for it; that of a node that is not full into
+// a block of the sequence's own, as others would copy it.
 //
 // Not thread-safe. find() and insert() take O(log(nodes behind one node)) expected time, all else but
 // want(), unwant() and check_integrity() constant time. Memory: 40 bytes and block_size tokens for each node, 16 bytes for each id up to the
@@ -31,7 +32,8 @@
 //  3. Every idle block is in the order of idleness once; where its group sees everything, those behind it before it.
 //  4. num_ready <= num_tokens; they differ only for nodes whose blocks the plan being made writes.
 //  5. A block stands in one node at most, in one layer group. Every node is in use.
-//  6. Free blocks of the host's pool and those that hold what a node stands for, which is wanted, are all.
+//  6. Free blocks of the host's pool and those that hold what a node stands for, which is wanted, are all. A node with one
+//     gets no tokens more: it holds those that there were.
 #pragma once
 
 #include <cstdint>
@@ -81,10 +83,11 @@ class PrefixCache {
   void hold(NodeId node);
   void let_go(NodeId node);
 
-  // A sequence wants to go on behind the first `num_nodes` nodes, of which `last` is the last: what the row there sees.
-  // `last` is held until it is let go by unwant(), which takes the same.
-  void want(NodeId last, int32_t num_nodes);
-  void unwant(NodeId last, int32_t num_nodes);
+  // A sequence wants to go on behind `num_tokens` tokens, the last of which are those that `last` begins with: what the
+  // row there sees, and what the one behind the last whole block does. `last` is held until it is let go by unwant(),
+  // which takes the same.
+  void want(NodeId last, int32_t num_tokens);
+  void unwant(NodeId last, int32_t num_tokens);
   // A sequence wants to go on behind `tokens`, whole blocks that were computed elsewhere: as want(), of the node that is
   // returned. `to_fill` gets the blocks of the host's pool that will hold what is not here, by the time of the next
   // plan. kNoNode: the host's pool may lack the room, or there is no whole block
@@ -93,7 +96,7 @@ class PrefixCache {
   bool keeps_evicted() const { return keeps_evicted_ && num_host_blocks_ > 0; }
   // The block of the host's pool that holds what the node stands for, or kNoBlock.
   BlockId host_block(NodeId node, int32_t group) const { return kept_.empty() ? kNoBlock : kept(node, group).host; }
-  // `block` gets in the plan being made what host_block(node, group) holds. REQUIRES: the node has no block there
+  // `block` gets in the plan being made what host_block(node, group) holds. REQUIRES: the node is full and has no block there
   void put_back(NodeId node, int32_t group, BlockId block);
   // Appends the blocks that evictions have moved to the host since the last call.
   void take_swaps_out(std::vector<BlockCopy>* swaps);
@@ -143,7 +146,7 @@ class PrefixCache {
   const Kept& kept(NodeId node, int32_t group) const { return kept_[int64_t{node} * num_groups() + group]; }
   void keep(BlockId block);
   template <class Change>
-  void change_wanted(NodeId last, int32_t num_nodes, const Change& change);
+  void change_wanted(NodeId last, int32_t num_tokens, const Change& change);
   int32_t num_groups() const { return static_cast<int32_t>(windows_.size()); }
   bool is_known(BlockId block) const { return block >= 0 && block < static_cast<int64_t>(places_.size()); }
   std::span<const TokenId> tokens_of(NodeId node) const {
@@ -156,6 +159,7 @@ class PrefixCache {
   void unlink(NodeId node);
   NodeId new_node(NodeId parent, int32_t adapter);
   NodeId unfilled_node_of(std::span<const BlockId> blocks) const;
+  bool is_on_host(NodeId node) const;
   void put(NodeId node, int32_t num_ready, std::span<const BlockId> blocks);
   void leave(BlockId block);
   void drop_use(NodeId node);

@@ -35,8 +35,8 @@ void Scheduler::fork(SeqId first, std::span<const BeamFork> forks) {
     sequence->output_tokens = parent.output_tokens;
     if (sequence->is_running) share_blocks(parent, sequence);
     if (sequence->is_running) continue;
-    if (parent.is_running) cache_computed(&parent);  // for the sequence to find it when it joins
-    want_cached(parent, sequence);
+    // For the sequence to find it when it joins.
+    want(parent.is_running ? cache_computed(&parent) : wanted_by(parent), sequence);
   }
   for (const BeamFork& fork : forks) {
     Sequence* sequence = find_mutable(first + fork.choice);

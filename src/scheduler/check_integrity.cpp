@@ -76,6 +76,7 @@ Status Scheduler::check_waiting() const {
     LLMB_RETURN_IF_ERROR(check_sequence(*s, config_.policy.num_levels));
     if (find(s->id) != s || s->is_running || s->awaits_fork) return broken("waiting is found", *s);
     if (s->num_in_flight != 0 || s->is_demotion_due) return broken("waiting has seen its tokens", *s);
+    LLMB_RETURN_IF_ERROR(check_wanted(*s));
     if (previous != nullptr && previous->is_member == s->is_member && !goes_before(*previous, *s))
       return broken("waiting in order of rank", *s);
     if (previous != nullptr && !previous->is_member && s->is_member) return broken("members of the batch first", *s);
@@ -91,10 +92,31 @@ Status Scheduler::check_waiting() const {
     if (s->is_running || !s->awaits_fork) continue;
     if (s->blocks.num_blocks() != 0 || s->num_computed_tokens != 0 || s->num_blocks_in_cache != 0)
       return broken("parked holds nothing", *s);
+    LLMB_RETURN_IF_ERROR(check_wanted(*s));
     ++num_parked;
   }
   if (sequences_.size() != running_.size() + static_cast<size_t>(num_waiting() + num_parked))
     return internal_error("scheduler invariant broken: every sequence runs, waits or is parked");
+  return {};
+}
+
+// The tokens that it wants are its own.
+Status Scheduler::check_wanted(const Sequence& s) const {
+  if ((s.wanted_node != kNoNode) != (s.num_wanted_tokens > 0)) return broken("a wanted node has tokens", s);
+  if (s.num_wanted_tokens > s.num_known_tokens()) return broken("wanted <= known", s);
+  NodeId node = kNoNode;
+  std::vector<TokenId> scratch;
+  for (int32_t begin = 0; begin < s.num_wanted_tokens; begin += config_.block_size) {
+    const int32_t num_tokens = std::min(config_.block_size, s.num_wanted_tokens - begin);
+    const PrefixCache::Match match = cache_.find(node, s.request->adapter, s.tokens(begin, num_tokens, &scratch));
+    if (match.num_ready_tokens != num_tokens) return broken("wanted tokens are found", s);
+    // Another node may begin as one that is not full does.
+    const bool is_whole = num_tokens == config_.block_size;
+    if (is_whole ? begin + num_tokens == s.num_wanted_tokens && match.node != s.wanted_node
+                 : cache_.parent(s.wanted_node) != node)
+      return broken("wanted tokens lead to the wanted node", s);
+    node = match.node;
+  }
   return {};
 }
 

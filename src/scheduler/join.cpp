@@ -10,7 +10,7 @@ namespace llmb {
 namespace {
 
 // Where preempted sequences are moved to the host, the pool is filled by prediction (Past-Future: Gong et al. 2025), up
-// to this share of it: with more of it more is moved, and computed again, than is gained (tests/scheduler/pool_use_test).
+// to this share of it: with 0.97, 29 % more blocks are moved, for 0 to 1.8 % fewer steps (tests/scheduler/pool_use_test).
 constexpr double kMostUse = 0.95;
 
 }  // namespace
@@ -64,12 +64,8 @@ void Scheduler::join(Sequence* sequence, const Shared& shared, StepPlan* plan) {
   } else {
     share_cached(shared, sequence, plan);
   }
+  if (shared.copy_from != kNoNode) copy_part(shared, sequence, plan);
   unwant(sequence);
-  if (shared.copy_from != kNoNode) {
-    LLMB_CHECK(sequence->blocks.grow_to(shared.num_tokens, &allocator_));
-    for (int32_t group = 0; group < num_groups(); ++group)
-      plan_copy({group, cache_.block(shared.copy_from, group), sequence->blocks.blocks(group).back()}, plan);
-  }
   if (sequence->num_preemptions() > 0 || sequence->num_output_tokens() > 0) return;
   sequence->num_cached_tokens = std::min(shared.num_tokens, sequence->num_prompt_tokens());
   prompt_tokens_.num_asked += sequence->num_prompt_tokens();

@@ -50,8 +50,7 @@ bool Scheduler::may_yield(const Sequence& sequence, const Sequence& to) const {
 void Scheduler::preempt(Sequence* sequence, int32_t Sequence::*counter) {
   LLMB_CHECK(num_in_flight_ == 0);
   leave_running(sequence);
-  cache_computed(sequence);
-  want_cached(*sequence, sequence);
+  want(cache_computed(sequence), sequence);
   let_go_of_blocks(sequence);
   sequence->num_computed_tokens = sequence->num_misplaced_tokens = 0;
   if (sequence->awaits_fork) return;

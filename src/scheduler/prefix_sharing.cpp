@@ -84,7 +84,7 @@ Scheduler::Shared Scheduler::find_cached(const Sequence& candidate) const {
 
 bool Scheduler::is_in_all_groups(NodeId node) const {
   for (int32_t group = 0; group < num_groups() && node != kNoNode; ++group)
-    if (cache_.block(node, group) == kNoBlock) return false;
+    if (cache_.block(node, group) == kNoBlock && cache_.host_block(node, group) == kNoBlock) return false;
   return node != kNoNode;
 }
 
@@ -111,7 +111,8 @@ void Scheduler::cut_to_usable(Shared* shared) const {
   shared->must_wait = false;
 }
 
-// Blocks that it shares or copies and nobody references, and those that are on the host only.
+// Blocks that it shares or copies and nobody references, and those it shares that are on the host only: what it copies from
+// there comes into a block of its own.
 void Scheduler::count_blocks(Shared* shared) const {
   shared->num_idle = shared->num_on_host = 0;
   for (int32_t group = 0; group < num_groups(); ++group) {
@@ -126,8 +127,8 @@ void Scheduler::count_blocks(Shared* shared) const {
 
 // The blocks that it found, to the sequence. What is copied from is held, too.
 void Scheduler::share_cached(const Shared& shared, Sequence* sequence, StepPlan* plan) {
-  if (shared.copy_from != kNoNode)
-    for (int32_t group = 0; group < num_groups(); ++group) allocator_.share(cache_.block(shared.copy_from, group));
+  for (int32_t group = 0; group < num_groups() && shared.copy_from != kNoNode; ++group)
+    if (const BlockId from = cache_.block(shared.copy_from, group); from != kNoBlock) allocator_.share(from);
   if (shared.num_on_host > 0) bring_back(shared, plan);
   const auto num_nodes = static_cast<int32_t>(shared.nodes.size());
   std::vector<BlockId> blocks;
@@ -163,6 +164,16 @@ void Scheduler::bring_back(const Shared& shared, StepPlan* plan) {
     LLMB_CHECK(allocator_.allocate(1, &brought_back_));
     cache_.put_back(node, group, brought_back_.back());
     plan->swaps_in.push_back({group, cache_.host_block(node, group), brought_back_.back()});
+  }
+}
+
+// The part of a block that it found, to one of its own.
+void Scheduler::copy_part(const Shared& shared, Sequence* sequence, StepPlan* plan) {
+  LLMB_CHECK(sequence->blocks.grow_to(shared.num_tokens, &allocator_));
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    const BlockId from = cache_.block(shared.copy_from, group), own = sequence->blocks.blocks(group).back();
+    if (from != kNoBlock) plan_copy({group, from, own}, plan);
+    else plan->swaps_in.push_back({group, cache_.host_block(shared.copy_from, group), own});
   }
 }
 
@@ -219,36 +230,37 @@ bool Scheduler::takes_cached(Sequence* sequence, int32_t i, NodeId node, bool is
   return has_all;
 }
 
-// So that others copy what a block holds that is not full.
-void Scheduler::cache_last_block(Sequence* sequence, int32_t num_tokens, int32_t num_ready) {
+// So that others copy what a block holds that is not full. Returns the node that begins with it, or none.
+NodeId Scheduler::cache_last_block(Sequence* sequence, int32_t num_tokens, int32_t num_ready) {
   const int32_t i = num_tokens / config_.block_size, begin = i * config_.block_size;
-  if (!config_.copies_blocks || config_.num_state_slots > 0) return;
-  if (begin == num_tokens || sequence->num_blocks_in_cache < i || !keeps_prefix_of(*sequence)) return;
+  if (!config_.copies_blocks || config_.num_state_slots > 0) return kNoNode;
+  if (begin == num_tokens || sequence->num_blocks_in_cache < i || !keeps_prefix_of(*sequence)) return kNoNode;
   const std::span<const BlockId> blocks = sequence->blocks.blocks_at(i, &blocks_at_);
-  if (std::all_of(blocks.begin(), blocks.end(), [](BlockId block) { return block == kNoBlock; })) return;
+  if (std::all_of(blocks.begin(), blocks.end(), [](BlockId block) { return block == kNoBlock; })) return kNoNode;
   std::vector<TokenId> scratch;
-  cache_.insert(sequence->cache_node, sequence->request->adapter, sequence->tokens(begin, num_tokens - begin, &scratch),
-                std::max(num_ready - begin, 0), blocks);
+  return cache_.insert(sequence->cache_node, sequence->request->adapter,
+                       sequence->tokens(begin, num_tokens - begin, &scratch), std::max(num_ready - begin, 0), blocks);
 }
 
 // The cache keeps what its blocks hold for whoever asks for it next, for the sequence itself if it is preempted.
-void Scheduler::cache_computed(Sequence* sequence) {
+Scheduler::Cached Scheduler::cache_computed(Sequence* sequence) {
   const int32_t num_tokens = sequence->num_reusable_tokens();
   cache_full_blocks(sequence, num_tokens, num_tokens);
-  cache_last_block(sequence, num_tokens, num_tokens);
+  if (const NodeId last = cache_last_block(sequence, num_tokens, num_tokens); last != kNoNode) return {last, num_tokens};
+  return {sequence->cache_node, sequence->num_blocks_in_cache * config_.block_size};
 }
 
-// `computed` is the sequence itself, which is preempted or parked, or the beam that a parked one goes on behind: what
-// that has computed moves to the host where it would be lost.
-void Scheduler::want_cached(const Sequence& computed, Sequence* sequence) {
-  const bool is_held = computed.cache_node != kNoNode;  // else it is parked, too
-  const NodeId node = is_held ? computed.cache_node : computed.wanted_node;
-  const int32_t num_nodes = is_held ? computed.num_blocks_in_cache : computed.num_wanted_nodes;
-  unwant(sequence);
-  if (config_.num_host_blocks == 0 || node == kNoNode) return;
-  sequence->wanted_node = node;
-  sequence->num_wanted_nodes = num_nodes;
-  cache_.want(node, num_nodes);
+// `computed` is what the sequence itself has, which is preempted or parked, or the beam that a parked one goes on behind: it
+// moves to the host where it would be lost.
+void Scheduler::want(const Cached& computed, Sequence* sequence) {
+  const NodeId before = std::exchange(sequence->wanted_node, kNoNode);
+  const int32_t num_before = std::exchange(sequence->num_wanted_tokens, 0);
+  if (config_.num_host_blocks > 0 && computed.node != kNoNode) {
+    cache_.want(computed.node, computed.num_tokens);
+    sequence->wanted_node = computed.node;
+    sequence->num_wanted_tokens = computed.num_tokens;
+  }
+  if (before != kNoNode) cache_.unwant(before, num_before);
 }
 
 void Scheduler::receive(SeqId seq, int32_t num_tokens, std::vector<HostPlace>* to_fill) {
@@ -258,12 +270,11 @@ void Scheduler::receive(SeqId seq, int32_t num_tokens, std::vector<HostPlace>* t
   if (config_.num_host_blocks == 0 || !keeps_prefix_of(sequence) || num_tokens > sequence.max_shared_tokens()) return;
   const std::span<const TokenId> tokens(sequence.request->prompt_tokens.data(), static_cast<size_t>(num_tokens));
   sequence.wanted_node = cache_.want_computed(sequence.request->adapter, tokens, to_fill);
-  if (sequence.wanted_node != kNoNode) sequence.num_wanted_nodes = num_tokens / config_.block_size;
+  if (sequence.wanted_node != kNoNode) sequence.num_wanted_tokens = num_tokens / config_.block_size * config_.block_size;
 }
 
 void Scheduler::unwant(Sequence* sequence) {
-  if (sequence->wanted_node == kNoNode) return;
-  cache_.unwant(std::exchange(sequence->wanted_node, kNoNode), std::exchange(sequence->num_wanted_nodes, 0));
+  want({}, sequence);
 }
 
 void Scheduler::let_go_of_blocks(Sequence* sequence) {

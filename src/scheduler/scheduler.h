@@ -263,7 +263,14 @@ class Scheduler {
   void count_blocks(Shared* shared) const;
   void share_cached(const Shared& shared, Sequence* sequence, StepPlan* plan);
   void bring_back(const Shared& shared, StepPlan* plan);
-  void want_cached(const Sequence& computed, Sequence* sequence);
+  void copy_part(const Shared& shared, Sequence* sequence, StepPlan* plan);
+  // Tokens that the cache knows, the last ones those that the node begins with.
+  struct Cached {
+    NodeId node = kNoNode;
+    int32_t num_tokens = 0;
+  };
+  Cached wanted_by(const Sequence& sequence) const { return {sequence.wanted_node, sequence.num_wanted_tokens}; }
+  void want(const Cached& computed, Sequence* sequence);
   void unwant(Sequence* sequence);
   bool has_seat() const;
   bool fits(const Sequence& candidate, Shared* shared) const;
@@ -281,11 +288,11 @@ class Scheduler {
   }
   void cache_planned(Sequence* sequence, int32_t num_tokens);
   void cache_full_blocks(Sequence* sequence, int32_t num_tokens, int32_t num_ready);
-  void cache_last_block(Sequence* sequence, int32_t num_tokens, int32_t num_ready);
+  NodeId cache_last_block(Sequence* sequence, int32_t num_tokens, int32_t num_ready);
   bool takes_cached(Sequence* sequence, int32_t i, NodeId node, bool is_planned);
   void stand_at(NodeId node, int32_t num_blocks, Sequence* sequence);
   void stand_beside(const Sequence& other, int32_t num_full_blocks, Sequence* sequence);
-  void cache_computed(Sequence* sequence);
+  Cached cache_computed(Sequence* sequence);
   void let_go_of_blocks(Sequence* sequence);
   void give_back_unseen(Sequence* sequence);
   void plan_copy(BlockTable::Copy copy, StepPlan* plan);
@@ -331,6 +338,7 @@ class Scheduler {
   Status check_waiting() const;
   Status check_blocks() const;
   Status check_cached(const Sequence& sequence) const;
+  Status check_wanted(const Sequence& sequence) const;
 
   const SchedulerConfig config_;
   const bool has_windows_;

@@ -65,7 +65,7 @@ struct Sequence {
   int32_t num_blocks_in_cache = 0;
   NodeId cache_node = kNoNode;   // of the last of these
   NodeId wanted_node = kNoNode;  // while it waits, preempted: that it wants to go on behind
-  int32_t num_wanted_nodes = 0;
+  int32_t num_wanted_tokens = 0;  // up to there
   int32_t num_cached_tokens = 0;                // of the prompt, that it found when it first joined
   int32_t num_drafted_tokens = 0;               // verified
   int32_t num_accepted_tokens = 0;              // of these

@@ -54,7 +54,7 @@ TEST_CASE("swapped and not, answers are equal bit by bit; so many blocks fit the
     const std::vector<int32_t>& windows = ample->info().kv.groups.windows;
     config.preemption = PreemptionMode::kSwap;
     const auto small = load(model, kv_dtype, static_cast<int32_t>(max_live_blocks(windows, 8, 9, 8)) + 2, 1);
-    CHECK(small->info().num_host_blocks == small->info().kv.num_blocks);
+    CHECK(small->info().num_host_blocks == 4 * max_live_blocks(windows, 8, 40, 8));  // what all sequences can fill
     const ScheduledRun run = run_scheduled(*small, config, nullptr, requests);
     const bool is_same = run.answers == expected.answers;
     CHECK(is_same);
@@ -67,6 +67,38 @@ TEST_CASE("swapped and not, answers are equal bit by bit; so many blocks fit the
   CHECK(num_preemptions > 0);
   CHECK(num_swaps_out > 0);
   CHECK(num_swaps_in > 0);
+}
+
+TEST_CASE("wherever in a block a row is cut, it goes on behind what it had, and computes nothing again") {
+  const std::pair<const char*, DType> cases[] = {
+      {"qwen2", DType::kBF16}, {"qwen2-window", DType::kI8}, {"gemma4", DType::kBF16}, {"deepseek_v3", DType::kBF16}};
+  for (const auto& [model, kv_dtype] : cases) {
+    CAPTURE(model);
+    CAPTURE(dtype_name(kv_dtype));
+    SchedulerConfig config;
+    config.max_num_seqs = 4;
+    config.max_num_batched_tokens = 9;
+    config.max_model_len = 64;
+    config.enable_prefix_caching = true;
+    config.preemption = PreemptionMode::kSwap;
+    const auto ample = load(model, kv_dtype, 100, 0);
+    const std::vector<int32_t>& windows = ample->info().kv.groups.windows;
+    const auto small = load(model, kv_dtype, static_cast<int32_t>(max_live_blocks(windows, 5, 9, 8)) + 2, 1);
+    int64_t num_preemptions = 0, num_swaps_in = 0;
+    for (const int32_t length : {10, 11, 12}) {
+      CAPTURE(length);
+      const auto requests = window_requests({14, length}, 26);
+      const ScheduledRun expected = run_scheduled(*ample, config, nullptr, requests);
+      const ScheduledRun run = run_scheduled(*small, config, nullptr, requests);
+      const bool is_same = run.answers == expected.answers;
+      CHECK(is_same);
+      CHECK(run.num_rows == expected.num_rows);
+      num_preemptions += run.num_preemptions;
+      num_swaps_in += run.num_swaps_in;
+    }
+    CHECK(num_preemptions > 0);
+    CHECK(num_swaps_in > 0);
+  }
 }
 
 }  // namespace

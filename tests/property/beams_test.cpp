@@ -193,7 +193,10 @@ class Run {
       for (const BeamFork& fork : beams.forks()) {
         const Sequence &child = *scheduler_.find(first + fork.choice), &parent = *scheduler_.find(first + fork.parent);
         if (child.is_running || scheduler_.config().num_host_blocks == 0) continue;
-        REQUIRE(child.wanted_node == (parent.is_running ? parent.cache_node : parent.wanted_node));
+        if (!parent.is_running) REQUIRE(child.wanted_node == parent.wanted_node);
+        const int32_t count = parent.is_running ? parent.num_computed_tokens : parent.num_wanted_tokens;
+        const int32_t size = scheduler_.config().copies_blocks ? 1 : scheduler_.config().block_size;
+        REQUIRE(child.num_wanted_tokens == (scheduler_.config().enable_prefix_caching ? count / size * size : 0));
       }
     } else {
       answers_[request].beams = beams.answers();
@@ -221,6 +224,7 @@ std::unique_ptr<Backend> load_ledger(const SchedulerConfig& config, const ModelC
   LoadOptions load;
   load.block_size = config.block_size;
   load.num_blocks_override = config.num_blocks;
+  load.max_num_seqs = config.max_num_seqs, load.max_model_len = config.max_model_len;
   load.swap_space_gib = 1 << 20;
   REQUIRE(backend->load(model, load).ok());
   return backend;
@@ -367,7 +371,7 @@ TEST_CASE("beams that are parked for want of seats find what was computed: nothi
 }
 
 TEST_CASE("beams that are parked for want of blocks find them on the host") {
-  int64_t num_rows[2] = {}, num_swaps_in = 0;
+  int64_t num_rows[3] = {}, num_swaps_in = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);
     TestRng rng(seed);
@@ -378,19 +382,19 @@ TEST_CASE("beams that are parked for want of blocks find them on the host") {
     config.num_blocks = static_cast<int32_t>(
         ceil_div(static_cast<int32_t>(request->prompt_tokens.size()) + *request->params.stop.max_tokens,
                  config.block_size));  // one beam fits
-    num_rows[0] += run_alone(config, request, seed, &actual).num_rows - side_by_side.num_rows;
-    CHECK(are_equal(actual, expected));
-    config.preemption = PreemptionMode::kSwap;
-    config.num_host_blocks = config.num_blocks;
-    const Totals swapped = run_alone(config, request, seed, &actual);
-    CHECK(are_equal(actual, expected));
-    num_rows[1] += swapped.num_rows - side_by_side.num_rows;
-    num_swaps_in += swapped.num_swaps_in;
+    for (const int32_t i : {0, 1, 2}) {  // blocks of the host: none, for one beam, for all
+      config.preemption = i == 0 ? PreemptionMode::kRecompute : PreemptionMode::kSwap;
+      config.num_host_blocks = config.num_blocks * (i == 2 ? config.max_num_seqs : i);
+      const Totals totals = run_alone(config, request, seed, &actual);
+      CHECK(are_equal(actual, expected));
+      num_rows[i] += totals.num_rows - side_by_side.num_rows;
+      num_swaps_in += totals.num_swaps_in;
+    }
   }
-  MESSAGE("computed again: " << num_rows[0] << " rows, with swapping " << num_rows[1] << " and " << num_swaps_in
-                             << " blocks brought back");
+  MESSAGE(num_rows[0] << " rows computed again, with swapping " << num_rows[1] << ", with room for all " << num_rows[2]);
   CHECK(num_swaps_in > 1000);
-  CHECK(3 * num_rows[1] < 2 * num_rows[0]);
+  CHECK(3 * num_rows[1] < num_rows[0]);
+  CHECK(10 * num_rows[2] < num_rows[0]);
 }
 
 }  // namespace llmb::test

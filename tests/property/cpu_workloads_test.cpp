@@ -83,7 +83,7 @@ TEST_CASE("random workloads on the CPU backend end, once each, with the tokens o
       if (dtype == DType::kI4) give_open_groups(&workload);
       o.block_size = workload.config.block_size;
       o.num_blocks_override = workload.config.num_blocks;
-      o.swap_space_gib = 1 << 20;  // a pool as large as the other
+      o.swap_space_gib = 1 << 20;  // as many blocks as there may be
       o.max_num_seqs = workload.config.max_num_seqs;
       o.max_num_batched_tokens = workload.config.max_num_batched_tokens;
       o.max_num_drafts = workload.config.max_num_drafts;

@@ -1,16 +1,17 @@
 // Files whose rows wait for the KV pool, on the ledger, with a step that takes 20 ms + 0.1 ms a row: how full the pool is
 // while rows wait, and how many tokens are computed again because rows were preempted. Nobody knows the lengths.
 //
-// 2026-11-23, counts, so the machine does not matter; the rows of kDistributions in turn. By recomputing, admission asks for
+// 2026-11-27, counts, so the machine does not matter; the rows of kDistributions in turn. By recomputing, admission asks for
 // a block more for everybody that runs; where preempted rows are moved to the host it goes by prediction, too:
 //     recomputed  steps        3607  6454  5415  8205  4132 14155  2282  5690
 //                 use, %       93.7  96.0  96.6  96.5  94.9  95.5  94.8  94.7
 //                 again, %      1.8   7.9   3.4  12.4   2.3  21.2  16.5   7.7
-//     moved       steps        3517  6452  5405  8119  4072 14036  2271  5449
-//                 use, %       96.6  96.9  96.7  97.2  96.4  96.1  96.7  96.7
-//                 again, %      0.5   0.6   0.1   0.8   0.2   2.9   1.5   0.9
-// Moved without prediction: 3607 6447 5415 8205 4132 14152 2274 5690 steps, as full as by recomputing. About half a block of
-// a moved row is computed again, its last one, which is not moved.
+//     moved       steps        3517  6452  5405  8119  4072 13991  2271  5449
+//                 use, %       96.6  96.9  96.7  97.2  96.4  96.0  96.7  96.7
+//                 again, %        0     0     0     0     0     0     0     0
+// Moved without prediction: 3607 6447 5415 8205 4132 14152 2274 5690 steps, as full as by recomputing. Without the last block
+// of a moved row, which is not full, and with no more blocks on the host than in the pool: 0.5 0.6 0.1 0.8 0.2 2.9 1.5
+// 0.9 % computed again. The last block alone brings all to 0 but for 2.7 where one in ten runs on; room alone that one to 0.5.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -53,6 +54,9 @@ class Run {
     LoadOptions load;
     load.block_size = kBlockSize;
     load.num_blocks_override = num_blocks;
+    load.max_num_seqs = config_.max_num_seqs;
+    load.max_num_batched_tokens = config_.max_num_batched_tokens;
+    load.max_model_len = config_.max_model_len;
     load.swap_space_gib = 4;
     LLMB_CHECK(backend_->load(model, load).ok());
     if (preemption == PreemptionMode::kSwap) config_.num_host_blocks = backend_->info().num_host_blocks;
@@ -121,8 +125,7 @@ class Run {
 
 }  // namespace
 
-TEST_CASE("95 % of the pool in use and 1 % computed again on six distributions of eight; never more steps than by recomputing") {
-  int num_met = 0;
+TEST_CASE("95 % of the pool in use and 1 % computed again at most; never more steps than by recomputing") {
   for (const Distribution& distribution : kDistributions) {
     TestRng rng(5);
     std::vector<Row> rows;
@@ -140,12 +143,11 @@ TEST_CASE("95 % of the pool in use and 1 % computed again on six distributions o
                                 << m->ms / 1000 << " s, use " << 100 * m->use << " %, computed again "
                                 << 100 * m->recomputed << " %, " << m->num_preemptions << " preemptions, "
                                 << m->num_swapped << " blocks moved");
-    num_met += swapped.use >= 0.95 && swapped.recomputed <= 0.01;
-    CHECK(swapped.use >= 0.93);
+    CHECK(swapped.use >= 0.95);
+    CHECK(swapped.recomputed <= 0.01);
     CHECK(swapped.num_steps <= recomputed.num_steps);
     CHECK(swapped.ms <= recomputed.ms);
   }
-  CHECK(num_met >= 6);
 }
 
 }  // namespace llmb::test

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tests/scheduler/harness.h"
@@ -39,9 +40,9 @@ void step_until_swap(Harness* h, std::vector<BlockCopy> StepPlan::*swaps) {
 
 // Two sequences of which the second is preempted, as the first takes a block after the other.
 struct Preempted : Harness {
-  explicit Preempted(const SchedulerConfig& config) : Harness(config) {
+  explicit Preempted(const SchedulerConfig& config, int32_t num_prompt_tokens = 15) : Harness(config) {
     first = add(request_with(100, 12, 28));
-    second = add(request_with(200, 15, 20));
+    second = add(request_with(200, num_prompt_tokens, 20));
   }
   SeqId first = 0, second = 0;
 };
@@ -66,15 +67,43 @@ TEST_CASE("blocks of a preempted sequence move when others take them, and come b
   std::set<BlockId> back;
   for (const BlockCopy& swap : h.plan.swaps_in) back.insert(swap.from);
   CHECK(back == on_host);
-  // It computes what is no whole block.
-  const Sequence& second = *h.scheduler.find(h.second);
-  CHECK(h.plan.entries.back().seq == h.second);
-  CHECK(h.plan.entries.back().base == (second.num_known_tokens() - 1) / 4 * 4);
   h.apply();
   CHECK(h.scheduler.num_free_host_blocks() == 10);
   while (h.step()) {
   }
   CHECK(h.scheduler.num_free_blocks() == 10);
+}
+
+TEST_CASE("wherever in a block a sequence is preempted, it goes on behind all that it had computed") {
+  using Windows = std::vector<int32_t>;
+  const std::pair<Windows, int32_t> pools[] = {{{0}, 10}, {{0}, 12}, {{0, 6}, 14}, {{0, 6}, 17}};
+  for (const auto& [windows, num_blocks] : pools) {
+    std::set<int32_t> cuts;
+    int64_t num_swaps_in = 0;
+    for (int32_t num_prompt_tokens = 5; num_prompt_tokens <= 20; ++num_prompt_tokens) {
+      SchedulerConfig config = swap_config(num_blocks, 40);
+      config.windows = windows;
+      config.max_num_batched_tokens = 8;
+      Preempted h(config, num_prompt_tokens);
+      int32_t num_had = 0, num_preemptions = 0;
+      while (h.scheduler.has_work()) {
+        const bool is_there = h.scheduler.contains(h.second);
+        const int32_t num_computed = is_there ? h.scheduler.find(h.second)->num_computed_tokens : 0;
+        REQUIRE(h.schedule());
+        if (is_there && h.scheduler.num_preemptions(h.second) > num_preemptions) {
+          ++num_preemptions;
+          num_had = num_computed;
+          cuts.insert(num_had % 4);
+        }
+        num_swaps_in += static_cast<int64_t>(h.plan.swaps_in.size());
+        for (int32_t e = 0; e < h.plan.num_entries(); ++e)
+          if (h.plan.entries[e].seq == h.second && num_preemptions > 0) CHECK(h.plan.entries[e].base >= num_had);
+        h.apply();
+      }
+    }
+    CHECK(cuts == std::set<int32_t>{0, 1, 2, 3});
+    CHECK(num_swaps_in > 0);
+  }
 }
 
 TEST_CASE("without room on the host, and where it does not pay, the tokens are computed again") {

@@ -167,8 +167,7 @@ Workload random_workload(uint64_t seed, int32_t max_vocab_size, const std::vecto
   TestRng swap_rng(seed ^ 0x73776170);
   workload.config.preemption = static_cast<PreemptionMode>(swap_rng.between(0, 2));
   if (workload.config.preemption != PreemptionMode::kRecompute)
-    workload.config.num_host_blocks = swap_rng.between(0, swap_rng.chance(0.5) ? 4 : workload.config.num_blocks);
-  workload.config.num_host_blocks = std::min(workload.config.num_host_blocks, workload.config.num_blocks);
+    workload.config.num_host_blocks = swap_rng.between(0, swap_rng.chance(0.5) ? 4 : 2 * workload.config.num_blocks);
   if (rng.chance(0.7)) share_beginnings(&workload, &rng);
   return workload;
 }

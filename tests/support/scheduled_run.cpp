@@ -33,6 +33,7 @@ void count(const StepPlan& plan, ScheduledRun* run) {
   run->num_copies += static_cast<int64_t>(plan.block_copies.size());
   run->num_swaps_out += static_cast<int64_t>(plan.swaps_out.size());
   run->num_swaps_in += static_cast<int64_t>(plan.swaps_in.size());
+  run->num_rows += plan.num_tokens();
   run->num_groups += plan.num_groups();
   for (const SampleGroup& group : plan.groups) {
     run->num_drafts += group.num_rows() - 1;

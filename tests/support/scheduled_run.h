@@ -28,6 +28,7 @@ struct ScheduledRun {
   int64_t num_steps = 0, num_drafts = 0, num_given = 0, num_groups = 0;  // drafts accepted: num_given - num_groups
   int64_t num_trees = 0, num_copies = 0, num_preemptions = 0;
   int64_t num_swaps_out = 0, num_swaps_in = 0;
+  int64_t num_rows = 0;  // of all steps
   int64_t peak_kv_slots = 0;    // of allocated blocks
   int64_t num_shared_rows = 0;  // groups that sample another sequence's row
 };

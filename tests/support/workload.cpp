@@ -70,6 +70,12 @@ class Run {
   int64_t max_steps_ = 0;
 };
 
+// With no more blocks of the host than the backend has.
+SchedulerConfig with_pool_of(const Backend& backend, SchedulerConfig config) {
+  config.num_host_blocks = std::min(config.num_host_blocks, backend.info().num_host_blocks);
+  return config;
+}
+
 Run::Run(const Workload& workload, Backend& backend, const Reference& reference)
     : workload_(workload),
       rng_(~workload.seed),
@@ -77,7 +83,7 @@ Run::Run(const Workload& workload, Backend& backend, const Reference& reference)
       reference_(reference),
       proposer_([&](const Request& request, int32_t choice) { return reference(request, choice).tokens; },
                 workload.model.vocab_size, workload.proposer, workload.seed),
-      scheduler_(workload.config, &proposer_) {
+      scheduler_(with_pool_of(backend, workload.config), &proposer_) {
   // Alone, with a token a step and recomputed after each preemption: no run may need more.
   for (const auto& request : workload.requests)
     max_steps_ += request->params.sampling.num_choices * (kMaxPreemptions + workload.config.policy.num_levels + 1) *
@@ -101,7 +107,7 @@ void Run::run() {
     }
   }
   expect(scheduler_.num_free_blocks() == workload_.config.num_blocks, "blocks leaked");
-  const SchedulerConfig& config = workload_.config;
+  const SchedulerConfig& config = scheduler_.config();
   expect(scheduler_.num_free_host_blocks() == (config.enable_prefix_caching ? config.num_host_blocks : 0),
          "blocks of the host leaked");
   expect(live_.empty(), "a sequence never ended");

@@ -51,7 +51,7 @@ TEST_CASE("swapped and not, answers are equal bit by bit") {
       const std::vector<int32_t>& windows = ample->info().kv.groups.windows;
       config.preemption = PreemptionMode::kSwap;
       const auto small = load(model, kv_dtype, static_cast<int32_t>(max_live_blocks(windows, 21, 9, 4)), 1);
-      CHECK(small->info().num_host_blocks == small->info().kv.num_blocks);
+      CHECK(small->info().num_host_blocks == 8 * max_live_blocks(windows, 25, 64, 4));  // what all sequences can fill
       CHECK(small->info().swap_bytes_per_s > 1e6);
       const ScheduledRun run = run_scheduled(*small, config, nullptr, requests);
       const bool is_same = run.answers == expected.answers;
@@ -62,6 +62,39 @@ TEST_CASE("swapped and not, answers are equal bit by bit") {
   }
   CHECK(num_preemptions > 0);
   CHECK(num_swaps_in > 0);
+}
+
+TEST_CASE("wherever in a block a row is cut, it goes on behind what it had, and computes nothing again") {
+  for (const char* model : {"llama-gqa", "gemma4", "deepseek_v3"}) {
+    for (const DType kv_dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+      if (std::string(model) == "deepseek_v3" && kv_dtype == DType::kI8) continue;  // latents are not stored in eight bits
+      CAPTURE(model);
+      CAPTURE(dtype_name(kv_dtype));
+      SchedulerConfig config;
+      config.max_num_seqs = 8;
+      config.max_num_batched_tokens = 9;
+      config.max_model_len = 100;
+      config.enable_prefix_caching = true;
+      config.preemption = PreemptionMode::kSwap;
+      const auto ample = load(model, kv_dtype, 800, 0);
+      const std::vector<int32_t>& windows = ample->info().kv.groups.windows;
+      const auto small = load(model, kv_dtype, static_cast<int32_t>(max_live_blocks(windows, 16, 9, 4)) + 8, 1);
+      int64_t num_preemptions = 0, num_swaps_in = 0;
+      for (int32_t length = 17; length <= 21; ++length) {  // the row is as long when the other one takes its blocks
+        CAPTURE(length);
+        const auto requests = window_requests({23, length}, 40);
+        const ScheduledRun expected = run_scheduled(*ample, config, nullptr, requests);
+        const ScheduledRun run = run_scheduled(*small, config, nullptr, requests);
+        const bool is_same = run.answers == expected.answers;
+        CHECK(is_same);
+        CHECK(run.num_rows == expected.num_rows);
+        num_preemptions += run.num_preemptions;
+        num_swaps_in += run.num_swaps_in;
+      }
+      CHECK(num_preemptions >= 4);
+      CHECK(num_swaps_in >= 4);
+    }
+  }
 }
 
 }  // namespace

@@ -202,4 +202,52 @@ TEST_CASE("blocks known by their first tokens move to the node that has all of t
   check(cache);
 }
 
+TEST_CASE("a wanted block that is not full moves to the host with its tokens, and its node gets no others") {
+  PrefixCache cache(4, {0}, 2);
+  cache.keep_evicted(true);
+  const NodeId first = insert(&cache, kNoNode, -1, range(0, 4), 4, 0);
+  const NodeId part = insert(&cache, first, -1, range(4, 2), 2, 1);
+  cache.want(part, 6);
+  CHECK(insert(&cache, first, -1, range(4, 3), 3, 1) == part);  // whoever has the block goes on
+  cache.become_idle(1);
+  CHECK(cache.evict() == 1);
+  check(cache);
+  CHECK(cache.block(part, 0) == kNoBlock);
+  CHECK(cache.host_block(part, 0) != kNoBlock);
+  CHECK(cache.host_block(first, 0) == kNoBlock);
+  CHECK_THROWS_AS(cache.put_back(part, 0, 2), CheckFailure);
+  // It is found, by what it holds.
+  CHECK(cache.find(first, -1, range(4, 2)).ready_node == part);
+  CHECK(cache.find(first, -1, range(4, 4)).num_ready_tokens == 3);
+  CHECK(insert(&cache, first, -1, range(4, 4), 4, 2) != part);
+  std::vector<BlockCopy> out;
+  cache.take_swaps_out(&out);
+  REQUIRE(out.size() == 1);
+  CHECK(out[0].from == 1);
+  CHECK(out[0].to == cache.host_block(part, 0));
+  cache.unwant(part, 6);
+  check(cache);
+  CHECK(cache.num_free_host_blocks() == 2);
+  CHECK(cache.num_nodes() == 2);
+}
+
+TEST_CASE("a node that two layer groups hold parts of gets no tokens more once one of them is on the host") {
+  PrefixCache cache(4, {0, 3}, 1);
+  cache.keep_evicted(true);
+  const BlockId blocks[] = {0, 1};
+  const NodeId part = cache.insert(kNoNode, -1, range(0, 2), 2, blocks);
+  cache.want(part, 2);
+  cache.become_idle(0);
+  CHECK(cache.evict() == 0);
+  const BlockId left[] = {kNoBlock, 1};
+  const NodeId grown = cache.insert(kNoNode, -1, range(0, 3), 3, left);
+  CHECK(grown != part);
+  CHECK(cache.block(grown, 1) == 1);
+  CHECK(cache.host_block(part, 0) != kNoBlock);
+  check(cache);
+  cache.unwant(part, 2);
+  CHECK(cache.num_nodes() == 1);
+  check(cache);
+}
+
 }  // namespace llmb::test

@@ -38,7 +38,7 @@ int32_t num_blocks_of_ranks(const ModelConfig& config, const LoadOptions& option
 // sequence of max_model_len. Memory of the pool is taken when it is first used.
 int32_t max_idle_blocks(const KvLayout& layout, const LoadOptions& options);
 
-// Blocks of the host's pool: what options.swap_space_gib holds, no more than the layout has, and than half of `free_bytes`.
+// Blocks of the host's pool: num_host_blocks(), and no more than half of `free_bytes` holds.
 int32_t plan_host_blocks(const KvLayout& layout, const LoadOptions& options, int64_t free_bytes);
 double measure_copy_bytes_per_s(ThreadPool& pool);  // in some milliseconds
 

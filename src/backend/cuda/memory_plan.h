@@ -43,7 +43,7 @@ void keep_snapshots(int32_t count, int32_t max_num_seqs, bool alternates, StateL
 // within bounds. kResourceExhausted where it would take half of that or more. REQUIRES: the model has states
 Result<StateLayout> plan_states(const ModelConfig& config, const LoadOptions& options, bool alternates);
 
-// Blocks of the host's pool: what options.swap_space_gib holds, and no more than a KV pool can have at most.
+// Blocks of the host's pool, at most: num_host_blocks() of a pool of any size.
 int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& options, DType dtype,
                             const LayerGroups& groups);
 

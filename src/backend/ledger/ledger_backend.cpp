@@ -57,6 +57,7 @@ class LedgerBackend final : public Backend {
   Status run_entry(const StepPlan& plan, int32_t e);
   Status check_after(const StepPlan& plan, int32_t e) const;
   void copy_blocks(const StepPlan& plan);
+  void reach_host_block(BlockId block);
   void sample(const StepPlan& plan, const SampleRow& row);
   const Slot& slot(const StepPlan& plan, int32_t e, int32_t group, int32_t position) const {
     const int32_t table = plan.block_start[e * plan.num_layer_groups + group];
@@ -67,7 +68,7 @@ class LedgerBackend final : public Backend {
   const LedgerOptions options_;
   LedgerModel model_;
   BackendInfo info_;
-  std::vector<Slot> slots_, host_slots_;
+  std::vector<Slot> slots_, host_slots_;  // of the host's pool as far as it was ever written
   std::vector<State> states_;
   std::vector<int32_t> num_drafts_;      // [num_entries]  of the plan that runs
   ResolvedStep step_;                    // of the plan that runs
@@ -93,7 +94,7 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   model_ = make_ledger_model(config, options_);
   slots_.assign(num_blocks * options.block_size, Slot{});
   info_.num_host_blocks = num_host_blocks(kv, options);
-  host_slots_.assign(int64_t{info_.num_host_blocks} * options.block_size, Slot{});
+  host_slots_.clear();
   info_.kind = DeviceKind::kLedger;
   info_.device = "ledger";
   info_.kv = kv;
@@ -148,9 +149,16 @@ void LedgerBackend::read_blocks(std::span<const BlockId> blocks, std::span<uint8
 // Plans have run when submit() returns.
 void LedgerBackend::write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes) {
   const int64_t size = info_.kv.block_size;
-  for (size_t i = 0; i < blocks.size(); ++i)
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    reach_host_block(blocks[i]);
     std::memcpy(&host_slots_[blocks[i] * size], bytes.data() + i * info_.block_bytes,
                 static_cast<size_t>(info_.block_bytes));
+  }
+}
+
+void LedgerBackend::reach_host_block(BlockId block) {
+  const auto end = static_cast<size_t>((int64_t{block} + 1) * info_.kv.block_size);
+  if (host_slots_.size() < end) host_slots_.resize(end);
 }
 
 // Behind swaps out no block is both read and written: any order will do.
@@ -160,6 +168,8 @@ void LedgerBackend::copy_blocks(const StepPlan& plan) {
     for (const BlockCopy& copy : copies)
       std::copy_n(from.begin() + copy.from * size, size, to->begin() + copy.to * size);
   };
+  for (const BlockCopy& swap : plan.swaps_out) reach_host_block(swap.to);
+  for (const BlockCopy& swap : plan.swaps_in) reach_host_block(swap.from);
   copy_all(plan.swaps_out, slots_, &host_slots_);
   copy_all(plan.block_copies, slots_, &slots_);
   copy_all(plan.swaps_in, host_slots_, &slots_);
