@@ -191,10 +191,7 @@ void compare(const std::string& name, Target* target, int32_t batch, const MakeD
     ratios.push_back(without.ms / with.ms);
   }
   int64_t num_drafted = 0, num_accepted = 0;
-  for (const auto& kind : with.speculation.drafters) {
-    num_drafted += kind.num_drafted;
-    num_accepted += kind.num_accepted;
-  }
+  for (const auto& kind : with.speculation.drafters) num_drafted += kind.num_drafted, num_accepted += kind.num_accepted;
   const double share = static_cast<double>(num_accepted) / static_cast<double>(std::max<int64_t>(1, num_drafted));
   const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
   std::printf("%-34s batch %d: %.3f x (%d pairs, %.3f to %.3f); %.2f tokens a row and step, %.0f %% of drafts right",
@@ -203,7 +200,9 @@ void compare(const std::string& name, Target* target, int32_t batch, const MakeD
                   static_cast<double>(std::max<int64_t>(1, with.speculation.num_groups)),
               100 * share);
   if (acceptance > 0) std::printf("; the curve says %.3f x", predicted_by_curve(*target, batch, acceptance));
-  std::printf("\n");
+  const auto num_drafting = static_cast<long long>(with.speculation.num_steps);
+  std::printf("; %.3f x by its own count, drafts in %lld of %lld steps\n",
+              1 + with.speculation.measured_saved_ms / with.ms, num_drafting, static_cast<long long>(with.num_steps));
   std::fflush(stdout);
 }
 
@@ -274,11 +273,12 @@ void bench_stories(const Options& options) {
   load_target(&target, 1024);
   const auto tokenizer = Tokenizer::load(options.model_dir);
   require(tokenizer.status());
-  for (const char* animal : {"a fox", "an owl", "a mouse", "a bear", "a rabbit", "a wolf", "a cat", "a dog"}) {
-    const std::string text = std::string("<|user|>Tell me a story about ") + animal + ".<|end|><|assistant|>";
-    target.requests.push_back(greedy((*tokenizer)->encode(text, true), 300));
-    target.requests.back()->eos_token_ids = target.config.eos_token_ids;
-  }
+  for (const std::string kind : {"small", "big", "red", "happy", "sad", "brave", "quiet", "clever"})
+    for (const char* animal : {"fox", "owl", "mouse", "bear", "rabbit", "wolf", "cat", "dog"}) {
+      const std::string text = "<|user|>Tell me a story about a " + kind + " " + animal + ".<|end|><|assistant|>";
+      target.requests.push_back(greedy((*tokenizer)->encode(text, true), 300));
+      target.requests.back()->eos_token_ids = target.config.eos_token_ids;
+    }
   std::vector<std::pair<std::string, MakeDrafters>> kinds = {
       {"draft model", [&](const Clock& clock) { return one(draft_model(options.draft_dir, false, clock)); }},
       {"draft model, tree", [&](const Clock& clock) { return one(draft_model(options.draft_dir, true, clock)); }},
@@ -311,7 +311,7 @@ void bench_shape(const Options& options, const std::string& name, double accepta
     for (int32_t i = 0; i < batch; ++i) {
       std::vector<TokenId> prompt;
       for (TokenId k = 0; k < 16; ++k) prompt.push_back(1000 + 97 * i + k);
-      target.requests.push_back(greedy(std::move(prompt), 48));
+      target.requests.push_back(greedy(std::move(prompt), 128));
     }
     const Answers answers = run(&target, batch, nullptr, false).answers;
     const MakeDrafters make = [&](const Clock&) {

@@ -8,6 +8,9 @@ namespace llmb {
 
 class SpeculationSwitch {
  public:
+  // So many steps run before the first trial: fewer where their cost is known already.
+  explicit SpeculationSwitch(bool knows_cost) : wait_(knows_cost ? kFirstWait / 4 : kFirstWait) {}
+
   bool is_on() const { return wait_ == 0; }
   bool is_trial() const { return is_on() && trial_left_ > 0; }
 
@@ -18,35 +21,43 @@ class SpeculationSwitch {
     if (wait_ > 0 && --wait_ == 0) begin_trial(num_sequences);
   }
 
-  // A step ran with drafting on and gained this share of a step's time, or lost it.
-  void add(double gain) {
+  // A step ran with drafting on and gained this share of a step's time, or lost it. `promise`: what a step of a trial
+  // would have gained with as many drafts as pay, by how many of the trial's drafts were accepted.
+  void add(double gain, double promise = 0) {
+    lost_ -= gain;
     if (trial_left_ > 0) {
       trial_sum_ += gain;
       if (--trial_left_ > 0) return;
       gain_ = trial_sum_ / kTrialSteps;
+      if (promise >= kLeastPromise) gain_ = std::max(gain_, kLeastPromise);
     } else {
       gain_ += (gain - gain_) / kMemory;
-      if (gain_ >= 0) pause_ = kFirstPause;
+      if (gain_ >= 0 && ++num_kept_ == kMemory) pause_ = kFirstPause;
     }
     if (gain_ >= 0) return;
-    wait_ = pause_;
+    // The next trial comes so late that the time lost in this one is a small part.
+    wait_ = std::max(pause_, std::min(static_cast<int32_t>(kPauseForLost * lost_), kMaxPause));
     pause_ = std::min(2 * pause_, kMaxPause);
   }
 
  private:
   static constexpr int32_t kFirstWait = 16, kFirstPause = 64, kMaxPause = 1024;  // steps
   static constexpr int32_t kTrialSteps = 4;
-  static constexpr double kMemory = 32;  // steps
+  static constexpr int32_t kMemory = 32;  // steps
+  static constexpr double kPauseForLost = 100;
+  // A promise that is not kept is given up after some steps.
+  static constexpr double kLeastPromise = 0.05;
 
   void begin_trial(int32_t num_sequences) {
     trial_left_ = kTrialSteps;
-    trial_sum_ = 0;
+    trial_sum_ = lost_ = 0;
+    num_kept_ = 0;
     tried_with_ = num_sequences;
   }
 
-  int32_t wait_ = kFirstWait, pause_ = kFirstPause;  // steps until the next trial; after the next one that fails
-  int32_t trial_left_ = 0, tried_with_ = 0;
-  double trial_sum_ = 0, gain_ = 0;
+  int32_t wait_, pause_ = kFirstPause;  // steps until the next trial; after the next one that fails
+  int32_t trial_left_ = 0, tried_with_ = 0, num_kept_ = 0;  // kept: steps since a trial
+  double trial_sum_ = 0, gain_ = 0, lost_ = 0;  // lost: since the trial began
 };
 
 }  // namespace llmb

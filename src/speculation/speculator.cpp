@@ -28,7 +28,7 @@ std::vector<Verdict> judge(const Guess& guess, const Sequence& sequence, int32_t
 
 Speculator::Speculator(const SpeculatorOptions& options, std::vector<std::unique_ptr<Drafter>> drafters,
                        const StepCost& cost, const Clock& clock)
-    : options_(options), drafters_(std::move(drafters)), cost_(cost), clock_(clock) {
+    : options_(options), drafters_(std::move(drafters)), cost_(cost), clock_(clock), switch_(cost.is_known()) {
   LLMB_CHECK(!drafters_.empty());
   for (const auto& drafter : drafters_) metrics_.drafters.push_back({drafter->name()});
 }
@@ -146,7 +146,7 @@ void Speculator::choose(const PlanOutlook& outlook) {
   num_alone_left_ = 0;
   Alone alone;
   if (may_go_alone()) alone = guesses_worth_waiting(outlook);
-  keep_what_pays(outlook);
+  keep_what_pays(outlook, &planned_[outlook.num_in_flight]);
   // A trial that drafts nothing teaches nothing.
   if (!may_go_alone() || (switch_.is_trial() && alone.guesses.empty()) || !is_faster(alone, outlook)) return;
   num_alone_left_ = kPlansAlone;
@@ -209,7 +209,7 @@ void Speculator::keep(const Alone& alone, const PlanOutlook& outlook) {
 }
 
 // The likeliest tokens of all sequences.
-void Speculator::keep_what_pays(const PlanOutlook& outlook) {
+void Speculator::keep_what_pays(const PlanOutlook& outlook, Planned* planned) {
   struct Candidate {
     double urgency, probability;
   };
@@ -226,7 +226,16 @@ void Speculator::keep_what_pays(const PlanOutlook& outlook) {
                     [](const Candidate& a, const Candidate& b) { return a.urgency > b.urgency; });
   std::vector<double> probabilities;
   for (size_t i = 0; i < most; ++i) probabilities.push_back(candidates[i].probability);
-  if (!options_.drafts_always) probabilities.resize(num_worth(probabilities, outlook.num_rows));
+  if (!options_.drafts_always) {
+    size_t count = static_cast<size_t>(worth(probabilities, outlook.num_rows).count);
+    // A trial drafts a little in any case, else nothing would be learned: so much that the step's cost differs. And no
+    // more, as what is expected may be wrong.
+    if (switch_.is_trial()) {
+      planned->promise = promise(probabilities, outlook.num_rows);
+      count = std::min(most, static_cast<size_t>(1 + num_giving_ / 8));
+    }
+    probabilities.resize(count);
+  }
   candidates.resize(probabilities.size());
   const double least = candidates.empty() ? std::numeric_limits<double>::infinity() : candidates.back().urgency;
   // Tokens that are as urgent as the last one: no more than fit.
@@ -246,23 +255,28 @@ void Speculator::keep_what_pays(const PlanOutlook& outlook) {
   }
 }
 
-// `probabilities` of being accepted, in the order in which they are taken: how many of the first make most tokens a
-// millisecond.
-int32_t Speculator::num_worth(const std::vector<double>& probabilities, int32_t num_rows) const {
+// `probabilities` of being accepted, in the order in which they are taken, of which only this share is true. host_ms:
+// that a step with drafts waits longer for the host than one without.
+Speculator::Worth Speculator::worth(const std::vector<double>& probabilities, int32_t num_rows, double share_accepted,
+                                    double host_ms) const {
   const auto most = static_cast<int32_t>(probabilities.size());
-  int32_t best = 0;
-  double given = num_giving_, best_rate = given / std::max(1e-6, cost_.ms(num_rows));
+  Worth best;
+  double given = num_giving_;
+  const double rate_without = given / std::max(1e-6, cost_.ms(num_rows));
   for (int32_t count = 1; count <= most; ++count) {
-    given += probabilities[count - 1];
-    const double rate = given / std::max(1e-6, cost_.ms(num_rows + count));
-    if (rate <= best_rate) continue;
-    best = count;
-    best_rate = rate;
+    given += share_accepted * probabilities[count - 1];
+    const double gain = given / std::max(1e-6, cost_.ms(num_rows + count) + host_ms) / rate_without;
+    if (gain > best.gain) best = {count, gain};
   }
-  // A trial drafts a little in any case, else nothing would be learned: so much that the step's cost differs. And no
-  // more, as what is expected may be wrong.
-  if (switch_.is_trial()) best = std::min(1 + num_giving_ / 8, most);
   return best;
+}
+
+// Where steps of a few more rows take much longer than without them, and of many more not much longer still, a trial's
+// few drafts lose time even if all are right; many would not.
+double Speculator::promise(const std::vector<double>& probabilities, int32_t num_rows) const {
+  if (trial_expected_ <= 0) return 0;
+  const double host_ms = std::max(0.0, gap_together_ms_ - gap_without_ms_);
+  return worth(probabilities, num_rows, std::min(1.0, trial_accepted_ / trial_expected_), host_ms).gain - 1;
 }
 
 void Speculator::propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) {
@@ -305,6 +319,8 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
   std::shift_left(planned_.begin(), planned_.end(), 1);
   const auto num_accepted = static_cast<double>(std::exchange(num_accepted_, 0));
   if (num_sequences == 0) return;
+  if (!planned.is_on) trial_expected_ = trial_accepted_ = 0;
+  else if (switch_.is_trial()) trial_expected_ += planned.expected, trial_accepted_ += num_accepted;
   for (const auto& drafter : drafters_) drafter->see(plan, output);
   if (!planned.is_on) {
     gap_without_ms_ += (std::min(gap_ms, step_ms) - gap_without_ms_) / 16;
@@ -333,7 +349,7 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
   if (!is_on()) return;  // since the plan was made
   // Bounded: a step that took long by accident decides nothing.
   const double gain = (gained_ms - added_ms - gap_cost_ms) / std::max(1e-6, without_ms);
-  switch_.add(without_ms > 0 ? std::clamp(gain, -0.5, 0.5) : 0);
+  switch_.add(without_ms > 0 ? std::clamp(gain, -0.5, 0.5) : 0, planned.promise);
 }
 
 }  // namespace llmb

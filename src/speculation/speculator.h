@@ -77,6 +77,7 @@ class Speculator final : public Proposer {
     bool is_on = false, is_ahead = false;
     double drafting_ms = 0, draft_ms = 0;  // that the device waited; draft_ms: without what is invested
     double expected = 0;                   // drafts to be accepted
+    double promise = 0;                    // of a trial's step, see SpeculationSwitch::add()
     int32_t num_sitting_out = 0;           // sequences
   };
   // Guesses of sequences that sit out every second plan for them.
@@ -93,13 +94,20 @@ class Speculator final : public Proposer {
                                   int32_t num_rows) const;
   double urgency(const Sequence& sequence) const;
   void choose(const PlanOutlook& outlook);
-  void keep_what_pays(const PlanOutlook& outlook);
+  void keep_what_pays(const PlanOutlook& outlook, Planned* planned);
   bool may_go_alone() const;
   Alone guesses_worth_waiting(const PlanOutlook& outlook) const;
   bool is_faster(const Alone& alone, const PlanOutlook& outlook) const;
   void keep(const Alone& alone, const PlanOutlook& outlook);
   Choice* find_choice(const Sequence& sequence);
-  int32_t num_worth(const std::vector<double>& probabilities, int32_t num_rows) const;
+  // How many of the first drafts make most tokens a millisecond, and how many times the rate without any.
+  struct Worth {
+    int32_t count = 0;
+    double gain = 1;
+  };
+  Worth worth(const std::vector<double>& probabilities, int32_t num_rows, double share_accepted = 1,
+              double host_ms = 0) const;
+  double promise(const std::vector<double>& probabilities, int32_t num_rows) const;
 
   const SpeculatorOptions options_;
   const std::vector<std::unique_ptr<Drafter>> drafters_;
@@ -116,6 +124,7 @@ class Speculator final : public Proposer {
   int32_t num_alone_left_ = 0;                // plans until all are seen again
   double invested_ms_ = 0;                    // and not yet charged
   int64_t num_accepted_ = 0;
+  double trial_expected_ = 0, trial_accepted_ = 0;  // drafts of the newest trial
   double gap_without_ms_ = 0;   // between steps without drafting
   double gap_together_ms_ = 0;  // before a step that sees all
 };

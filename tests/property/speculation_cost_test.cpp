@@ -84,6 +84,7 @@ std::shared_ptr<Request> request_of(int32_t index, int32_t num_tokens) {
 double steep(int32_t rows) { return 0.1 + 0.1 * rows; }
 double flat(int32_t rows) { return 10 + 0.02 * rows; }
 double small_steps(int32_t rows) { return 0.25 + 0.02 * rows; }
+double by_fours(int32_t rows) { return 0.15 + 0.08 * ((rows + 3) / 4); }  // kernels compute four rows as fast as one
 double by_eights(int32_t rows) { return 2 + 0.5 * ((rows + 7) / 8); }
 
 }  // namespace
@@ -93,7 +94,7 @@ TEST_CASE("a drafter that is always wrong and sure of itself costs at most a hun
   wrong.right_rate = 0;
   wrong.claimed = 0.99;
   wrong.drafts_most = true;
-  for (const Curve& curve : {Curve(steep), Curve(flat), Curve(small_steps), Curve(by_eights)})
+  for (const Curve& curve : {Curve(steep), Curve(flat), Curve(small_steps), Curve(by_fours), Curve(by_eights)})
     for (const int32_t batch : {1, 2, 3, 4, 8, 16, 32, 64, 128}) {
       Run run;
       run.max_num_seqs = batch;
@@ -102,6 +103,20 @@ TEST_CASE("a drafter that is always wrong and sure of itself costs at most a hun
       const double ratio = run_ms(run, nullptr) / run_ms(run, &wrong);
       CHECK_MESSAGE(ratio >= 0.99, "batch " << batch << ": " << ratio);
     }
+}
+
+TEST_CASE("where one draft does not pay and many do, a drafter that is right is kept") {
+  DrafterScript script;
+  script.right_rate = script.claimed = 0.95;
+  script.drafts_most = true;
+  for (const int32_t batch : {1, 4, 8}) {
+    CAPTURE(batch);
+    Run run;
+    run.max_num_seqs = batch;
+    run.curve = by_fours;
+    for (int32_t i = 0; i < 3 * batch; ++i) run.requests.push_back(request_of(i, 700));
+    CHECK(run_ms(run, nullptr) > 1.3 * run_ms(run, &script));
+  }
 }
 
 TEST_CASE("where the host takes long, sequences that can be guessed wait alone to be seen: faster than all together") {
