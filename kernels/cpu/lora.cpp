@@ -1,5 +1,7 @@
 // Bound by memory where rows have adapters of their own: each matrix is read once, in the form that its file has, from
-// front to back and fetched ahead. Rows of one adapter are computed four at a time, so that these share what is read.
+// front to back and fetched ahead. Rows of one adapter are computed four at a time, so that these share what is read. With 64
+// adapters of rank 16, shrink reads 16 to 18 GB/s, where two threads that only read the same pieces reach 22 (two cores of an
+// AMD EPYC 7003, 2026-11-27).
 #include "kernels/cpu/lora.h"
 
 #include <algorithm>
