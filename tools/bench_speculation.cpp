@@ -3,7 +3,7 @@
 // machine's own step curve, learned in these runs, predicts. The answers must be equal.
 //   bench_speculation [--case stories|shape|copies|auto]… [--pairs N] [--batches 1,4,8] [--model-dir DIR] [--draft DIR]
 //                     [--heads DIR] [--eagle DIR] [--shape DIR] [--tokens K] [--prompts FILE,…]
-//   stories  the bundled model's stories, greedy, by each kind of drafter as it chooses, and drafting in any case
+//   stories  64 of the bundled model, greedy, by each kind of drafter as it chooses; 8 with drafts in any case
 //   shape    random weights of a published shape, int8; drafts of a script, which take no time, are right with 0.8
 //   copies   the same with 0.95, as where answers copy from prompts
 //   auto     the bundled model's answers to each file of questions, with what --speculative auto does and with drafts
@@ -114,7 +114,7 @@ struct Target {
 
 struct Run {
   double ms = 0;
-  int64_t num_steps = 0, num_tokens = 0;
+  int64_t num_steps = 0;
   Answers answers;
   SpeculationMetrics speculation;
 };
@@ -153,7 +153,6 @@ Run run(Target* target, int32_t batch, const MakeDrafters& make, bool drafts_alw
   Run done;
   done.ms = clock.now_ms() - begin_ms;
   done.num_steps = engine.metrics().num_steps;
-  for (const auto& [request, answer] : sink.answers) done.num_tokens += static_cast<int64_t>(answer.size());
   done.answers = std::move(sink.answers);
   if (speculator) done.speculation = speculator->metrics();
   target->curve = cost;
@@ -162,8 +161,7 @@ Run run(Target* target, int32_t batch, const MakeDrafters& make, bool drafts_alw
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  const size_t at = values.size() / 2;
-  return values.size() % 2 == 1 ? values[at] : (values[at - 1] + values[at]) / 2;
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
 // The best that drafts of one acceptance can do by the curve, with as many for each sequence as pay most.
@@ -190,19 +188,19 @@ void compare(const std::string& name, Target* target, int32_t batch, const MakeD
     LLMB_CHECK_MSG(with.answers == without.answers, name + ": other answers than without drafts");
     ratios.push_back(without.ms / with.ms);
   }
-  int64_t num_drafted = 0, num_accepted = 0;
+  double num_drafted = 0, num_accepted = 0;
   for (const auto& kind : with.speculation.drafters) num_drafted += kind.num_drafted, num_accepted += kind.num_accepted;
-  const double share = static_cast<double>(num_accepted) / static_cast<double>(std::max<int64_t>(1, num_drafted));
+  const auto share_of = [](double part, double whole) { return part / std::max(1.0, whole); };
+  const SpeculationMetrics& done = with.speculation;
+  const auto given = static_cast<double>(done.num_given), groups = static_cast<double>(done.num_groups);
+  const auto drafting = static_cast<double>(done.num_steps), steps = static_cast<double>(with.num_steps);
   const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
   std::printf("%-34s batch %d: %.3f x (%d pairs, %.3f to %.3f); %.2f tokens a row and step, %.0f %% of drafts right",
-              name.c_str(), batch, median(ratios), pairs, *least, *most,
-              static_cast<double>(with.speculation.num_given) /
-                  static_cast<double>(std::max<int64_t>(1, with.speculation.num_groups)),
-              100 * share);
+              name.c_str(), batch, median(ratios), pairs, *least, *most, share_of(given, groups),
+              100 * share_of(num_accepted, num_drafted));
   if (acceptance > 0) std::printf("; the curve says %.3f x", predicted_by_curve(*target, batch, acceptance));
-  const auto num_drafting = static_cast<long long>(with.speculation.num_steps);
-  std::printf("; %.3f x by its own count, drafts in %lld of %lld steps\n",
-              1 + with.speculation.measured_saved_ms / with.ms, num_drafting, static_cast<long long>(with.num_steps));
+  std::printf("; %.3f x by its own count, drafts in %.1f %% of steps\n",
+              1 + done.measured_saved_ms / with.ms, 100 * share_of(drafting, steps));
   std::fflush(stdout);
 }
 
@@ -273,9 +271,10 @@ void bench_stories(const Options& options) {
   load_target(&target, 1024);
   const auto tokenizer = Tokenizer::load(options.model_dir);
   require(tokenizer.status());
-  for (const std::string kind : {"small", "big", "red", "happy", "sad", "brave", "quiet", "clever"})
-    for (const char* animal : {"fox", "owl", "mouse", "bear", "rabbit", "wolf", "cat", "dog"}) {
-      const std::string text = "<|user|>Tell me a story about a " + kind + " " + animal + ".<|end|><|assistant|>";
+  for (const std::string kind : {"", "a small ", "a big ", "a red ", "a happy ", "a sad ", "a brave ", "a quiet "})
+    for (const std::string animal : {"a fox", "an owl", "a mouse", "a bear", "a rabbit", "a wolf", "a cat", "a dog"}) {
+      const std::string who = kind + animal.substr(kind.empty() ? 0 : animal.find(' ') + 1);
+      const std::string text = "<|user|>Tell me a story about " + who + ".<|end|><|assistant|>";
       target.requests.push_back(greedy((*tokenizer)->encode(text, true), 300));
       target.requests.back()->eos_token_ids = target.config.eos_token_ids;
     }
@@ -295,6 +294,7 @@ void bench_stories(const Options& options) {
   for (const auto& [name, make] : kinds)
     for (const int32_t batch : options.batches.empty() ? std::vector<int32_t>{1, 4} : options.batches)
       compare("stories, " + name, &target, batch, make, false, options.pairs);
+  target.requests.resize(8);
   for (const auto& [name, make] : kinds) compare("stories, " + name + ", always", &target, 1, make, true, 1);
   print_curve(target);
 }
