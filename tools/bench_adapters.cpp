@@ -7,9 +7,9 @@
 //     make tools && build/tools/bench_adapters --shape qwen2.5-0.5b --merged    the one adapter is merged into the weights
 //
 // Prints medians of processor time and of each pair's ratio, with the 95 % interval of that median. The first command,
-// with --steps 1 and 31 pairs, 2026-11-27, two cores of an AMD EPYC 7003 beside other work: one adapter 1.035 [1.002, 1.046]
-// (bar 1.08), one for each of 64 rows 1.160 [1.123, 1.183] (bar 1.15: missed); runs with wider intervals gave 1.019 and
-// 1.118 [1.011, 1.204], and 1.049 and 1.159 [1.094, 1.203].
+// with --steps 1 and 31 pairs, 2026-11-27, two cores of an AMD EPYC 7003 that did nothing else, three times: one adapter
+// 1.042 [1.029, 1.064], 1.019 [0.993, 1.041] and 1.037 [1.029, 1.052] (bar 1.08), one for each of 64 rows 1.119
+// [1.090, 1.190], 1.146 [1.103, 1.179] and 1.143 [1.122, 1.172] (bar 1.15).
 #include <sys/resource.h>
 #include <unistd.h>
 
