@@ -6,8 +6,8 @@
 //
 // A rank that waits keeps its core, so more ranks than cores wait for each other's turns. Two ranks on two cores of an AMD
 // EPYC 7003, 2026-11-27, nearly quiet, us of 4 KiB, 64 KiB, 1 MiB and 16 MiB: broadcast 5, 33, 350, 3803; all_reduce 5, 34,
-// 327, 7321; all_gather 2, 32, 208, 5291; send, receive 6, 46, 282, 4294. That is 2 to 5 GB/s, from core to core, where each
-// core's memcpy makes 25 to 35 GB/s in its own caches and 4.7 in memory.
+// 327, 7321; all_gather 2, 32, 208, 5291; send, receive 6, 46, 282, 4294. From 64 KiB on that is 1.4 to 5 GB/s, from core to
+// core, where each core's memcpy makes 25 to 35 GB/s in its own caches and 4.7 in memory.
 #include <cstring>
 
 #include "base/core_parts.h"
@@ -99,17 +99,6 @@ int run(const CollectivesOptions& options) {
 }  // namespace llmb::bench
 
 int main(int argc, char** argv) {
-  llmb::bench::CollectivesOptions options;
-  CLI::App app("Times the calls in which ranks on processors meet.");
-  options.add_to(app);
-  CLI11_PARSE(app, argc, argv);
-  std::printf("repeat:");
-  for (int i = 0; i < argc; ++i) std::printf(" %s", argv[i]);
-  std::printf("\n");
-  try {
-    return llmb::bench::run(options);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_collectives: %s\n", error.what());
-    return 1;
-  }
+  return llmb::bench::run_collectives_bench(argc, argv, "bench_collectives",
+                                            "Times the calls in which ranks on processors meet.", {}, llmb::bench::run);
 }

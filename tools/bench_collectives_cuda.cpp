@@ -156,16 +156,6 @@ int run(const CollectivesOptions& options) {
 int main(int argc, char** argv) {
   llmb::bench::CollectivesOptions options;
   options.ranks = {2, 4, 8};
-  CLI::App app("Times the calls in which ranks on GPUs meet.");
-  options.add_to(app);
-  CLI11_PARSE(app, argc, argv);
-  std::printf("repeat:");
-  for (int i = 0; i < argc; ++i) std::printf(" %s", argv[i]);
-  std::printf("\n");
-  try {
-    return llmb::bench::run(options);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_collectives_cuda: %s\n", error.what());
-    return 1;
-  }
+  return llmb::bench::run_collectives_bench(argc, argv, "bench_collectives_cuda",
+                                            "Times the calls in which ranks on GPUs meet.", options, llmb::bench::run);
 }

@@ -217,4 +217,21 @@ inline int run_rank_processes(int num_ranks, const char* program, const std::fun
   return code;
 }
 
+// main() of a bench. run: gives the exit code, or throws
+inline int run_collectives_bench(int argc, char** argv, const char* program, const char* description,
+                                 CollectivesOptions options, int (*run)(const CollectivesOptions&)) {
+  CLI::App app(description);
+  options.add_to(app);
+  CLI11_PARSE(app, argc, argv);
+  std::printf("repeat:");
+  for (int i = 0; i < argc; ++i) std::printf(" %s", argv[i]);
+  std::printf("\n");
+  try {
+    return run(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", program, error.what());
+    return 1;
+  }
+}
+
 }  // namespace llmb::bench

@@ -23,7 +23,7 @@ class SpeculationSwitch {
 
   // A step ran with drafting on and gained this share of a step's time, or lost it. `promise`: what a step of a trial
   // would have gained with as many drafts as pay, by how many of the trial's drafts were accepted.
-  void add(double gain, double promise = 0) {
+  void add(double gain, double promise) {
     lost_ -= gain;
     if (trial_left_ > 0) {
       trial_sum_ += gain;

@@ -8,6 +8,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "core/layer_groups.h"
 #include "model/config_loader.h"
+#include "tests/support/cut_rows.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/scheduled_run.h"
 #include "tests/support/source_dir.h"
@@ -74,25 +75,13 @@ TEST_CASE("wherever in a block a row is cut, it goes on behind what it had, and 
       config.max_num_seqs = 8;
       config.max_num_batched_tokens = 9;
       config.max_model_len = 100;
-      config.enable_prefix_caching = true;
-      config.preemption = PreemptionMode::kSwap;
       const auto ample = load(model, kv_dtype, 800, 0);
       const std::vector<int32_t>& windows = ample->info().kv.groups.windows;
       const auto small = load(model, kv_dtype, static_cast<int32_t>(max_live_blocks(windows, 16, 9, 4)) + 8, 1);
-      int64_t num_preemptions = 0, num_swaps_in = 0;
-      for (int32_t length = 17; length <= 21; ++length) {  // the row is as long when the other one takes its blocks
-        CAPTURE(length);
-        const auto requests = window_requests({23, length}, 40);
-        const ScheduledRun expected = run_scheduled(*ample, config, nullptr, requests);
-        const ScheduledRun run = run_scheduled(*small, config, nullptr, requests);
-        const bool is_same = run.answers == expected.answers;
-        CHECK(is_same);
-        CHECK(run.num_rows == expected.num_rows);
-        num_preemptions += run.num_preemptions;
-        num_swaps_in += run.num_swaps_in;
-      }
-      CHECK(num_preemptions >= 4);
-      CHECK(num_swaps_in >= 4);
+      // The row is as long when the other one takes its blocks.
+      const CutRows cut = check_cut_rows(*ample, *small, config, 23, {17, 18, 19, 20, 21}, 40);
+      CHECK(cut.num_preemptions >= 4);
+      CHECK(cut.num_swaps_in >= 4);
     }
   }
 }
