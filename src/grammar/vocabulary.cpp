@@ -12,9 +12,9 @@ namespace llmb::grammar {
 namespace {
 
 constexpr int32_t group_of_first(uint8_t byte) {
-  constexpr std::string_view kMarks = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ \n\t";
-  static_assert(16 + kMarks.size() <= kFirstWideGroup);
-  if (const size_t mark = kMarks.find(static_cast<char>(byte)); mark != std::string_view::npos)
+  constexpr std::string_view kSymbols = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ \n\t";
+  static_assert(16 + kSymbols.size() <= kFirstWideGroup);
+  if (const size_t mark = kSymbols.find(static_cast<char>(byte)); mark != std::string_view::npos)
     return 16 + static_cast<int32_t>(mark);
   const auto between = [byte](char first, char last) {
     return byte >= static_cast<uint8_t>(first) && byte <= static_cast<uint8_t>(last);
