@@ -37,11 +37,6 @@ struct TemplateFile {
   }
 };
 
-const Json& choice_of(const Json& record) {
-  REQUIRE_MESSAGE(record["response"]["status_code"] == 200, record.dump());
-  return record["response"]["body"]["choices"][0];
-}
-
 // Tokens that spell the end tag, as this model cuts it.
 size_t num_end_tokens(const TemplateFile& file) {
   const Json line = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"thinking_token_budget", 0}, {"max_tokens", 64},
