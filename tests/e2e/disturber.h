@@ -21,10 +21,12 @@ class Disturber {
   bool has_done_all() const { return num_sent_ >= num_wanted_; }
   const std::map<std::string, int>& counts() const { return counts_; }
 
-  void disturb(StartedRun& run) {
+  // has_ranks: in processes of their own; else it is the job that is killed
+  void disturb(StartedRun& run, bool has_ranks = true) {
     while (!run.has_ended()) {
       ::usleep(static_cast<useconds_t>(1000 * rng_.between(1, 400)));
       const std::vector<pid_t> ranks = run.ranks(), workers = run.workers();
+      if (!has_ranks && !has_done_all() && rng_.chance(0.3)) send(run.pid(), SIGKILL, "job without ranks killed");
       if (ranks.empty() || has_done_all() || run.has_ended()) continue;
       const pid_t rank = ranks[static_cast<size_t>(rng_.between(0, static_cast<int>(ranks.size()) - 1))];
       switch (rng_.between(0, 9)) {
