@@ -41,7 +41,7 @@
 namespace llmb {
 namespace {
 
-constexpr int32_t kMaxStepTokens = 64;
+constexpr int32_t kMaxStepTokens = 64, kPromptTokens = 16, kAnswerTokens = 224;  // of random weights
 
 struct Options {
   std::vector<std::string> cases = {"stories", "shape", "copies", "auto"};
@@ -164,13 +164,15 @@ double median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// The best that drafts of one acceptance can do by the curve, with as many for each sequence as pay most.
+// The best ratio that drafts of one acceptance reach by the curve, prompts included, with as many drafts as pay most.
 double predicted_by_curve(const Target& target, int32_t batch, double acceptance) {
   const StepCost& curve = target.curve;
+  const double num_steps = kAnswerTokens - 1, prompt_ms = curve.ms(batch * kPromptTokens);
   double best = 1, tokens = 1, right = 1;
   for (int32_t k = 1; k <= target.max_tokens && k * batch <= kMaxStepTokens; ++k) {
     tokens += right *= acceptance;
-    best = std::max(best, tokens * curve.ms(batch) / curve.ms(batch * (k + 1)));
+    const double with_ms = prompt_ms + num_steps / tokens * curve.ms(batch * (k + 1));
+    best = std::max(best, (prompt_ms + num_steps * curve.ms(batch)) / with_ms);
   }
   return best;
 }
@@ -308,16 +310,14 @@ void bench_shape(const Options& options, const std::string& name, double accepta
   load_target(&target, 256);
   for (const int32_t batch : options.batches.empty() ? std::vector<int32_t>{1, 4, 8} : options.batches) {
     target.requests.clear();
-    for (int32_t i = 0; i < batch; ++i) {
+    for (int32_t i = 0; i < 2 * batch; ++i) {
       std::vector<TokenId> prompt;
-      for (TokenId k = 0; k < 16; ++k) prompt.push_back(1000 + 97 * i + k);
-      target.requests.push_back(greedy(std::move(prompt), 128));
+      for (TokenId k = 0; k < kPromptTokens; ++k) prompt.push_back(1000 + 97 * i + k);
+      target.requests.push_back(greedy(std::move(prompt), kAnswerTokens));
     }
     const Answers answers = run(&target, batch, nullptr, false).answers;
     const MakeDrafters make = [&](const Clock&) {
-      std::vector<std::unique_ptr<Drafter>> drafters;
-      drafters.push_back(std::make_unique<ScriptedDrafter>(answers, acceptance));
-      return drafters;
+      return one(std::make_unique<ScriptedDrafter>(answers, acceptance));
     };
     run(&target, batch, make, true);  // the curve
     compare(name, &target, batch, make, false, options.pairs, acceptance);

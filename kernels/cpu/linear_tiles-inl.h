@@ -35,13 +35,13 @@ struct NoConstants {};
 //   words(): where the words of step k begin; those of the next step are kStepBytes further on, within a block, or
 //   within a group where chains end with each group (kHasScales). load(): the words of kStep steps of k in kLanes
 //   columns. value<step>(): the fp32 weights of one of them; constants<step, rows>(): what it takes for that, made once
-//   for all columns. bytes(): of so many k. Wide: the reader of what KeepPanel kept.
+//   for all columns. bytes(): of so many k. Wide: the reader of what KeepPanel kept. kWidens: value() computes.
 struct PanelReader {
   template <int kIndex, int kRows>
   static NoConstants constants(const uint8_t*) {
     return {};
   }
-  static constexpr bool kHasScales = false, kIsOddFirst = false, kKeeps = false;
+  static constexpr bool kHasScales = false, kIsOddFirst = false, kKeeps = false, kWidens = true;
 };
 
 // A panel whose fp32 weights are kept as they are asked for.
@@ -56,6 +56,7 @@ struct KeepPanel : Panel {
 // Reads what was kept.
 struct WidePanel : PanelReader {
   static constexpr int kStep = 2, kStepBytes = kStep * kWidth * 4, kWordBytes = 4;
+  static constexpr bool kWidens = false;
   const float* wide;
   int64_t k_begin;
 
@@ -166,10 +167,14 @@ HWY_INLINE void tile(const Panel& panel, const float* x, int64_t x_stride, int64
 }
 
 // As many vectors of columns as registers allow with this many rows, within so many columns.
-template <int kRows>
+template <int kRows, typename Panel>
 constexpr int tile_vecs(int columns) {
   // Where vectors are one lane wide, more than 16 give the compiler work and the program nothing.
   constexpr int kMaxVecs = std::min(16, kTileRows * kTileColumns / kLanes / kRows);
+#if HWY_TARGET == HWY_AVX2
+  // Twelve sums, what widens, and a number of x need more than 16 registers, and sums in memory wait for each other.
+  if (kRows == 3 && Panel::kWidens) return std::min(2, columns / kLanes);
+#endif
   for (int vecs = columns / kLanes; vecs > 1; vecs /= 2)
     if (vecs <= kMaxVecs) return vecs;
   return 1;
@@ -199,7 +204,7 @@ HWY_NOINLINE void run_columns(const LinearTask& t, const Panel& panel, const Blo
 
 template <int kRows, typename Panel>
 HWY_INLINE void run_rows(const LinearTask& t, const Panel& panel, const Block& block, int64_t row, FetchAhead& ahead) {
-  constexpr int kVecs = tile_vecs<kRows>(kWidth), kHalfVecs = tile_vecs<kRows>(kWidth / 2);
+  constexpr int kVecs = tile_vecs<kRows, Panel>(kWidth), kHalfVecs = tile_vecs<kRows, Panel>(kWidth / 2);
   if (t.column_end - t.column_begin == kWidth) run_columns<kRows, kVecs>(t, panel, block, row, ahead);
   else run_columns<kRows, kHalfVecs>(t, panel, block, row, ahead);
 }
