@@ -1,6 +1,6 @@
 #include "scheduler/policies.h"
 
-#include <algorithm>
+#include <cmath>
 
 #include "scheduler/sequence.h"
 
@@ -11,13 +11,11 @@ Policy shortest_job_first() {
 }
 
 Policy multi_level_feedback_queue(const FeedbackQueue& queue) {
-  const auto rank = [queue](const Sequence& s, double now_ms) {
-    const double impatient_ms = s.arrival_ms + queue.patience_ms;
-    if (now_ms >= impatient_ms) return Ranking{Rank{-1}};
+  const auto rank = [queue](const Sequence& s, double /*now_ms*/) {
     const int64_t work = s.num_prompt_tokens() / queue.prompt_tokens_per_token + s.num_output_tokens();
-    int64_t level = 0;
+    int32_t level = 0;
     for (int64_t quantum = queue.first_quantum; work >= quantum && level + 1 < kMaxLevels; quantum *= 4) ++level;
-    return Ranking{Rank{level}, impatient_ms};
+    return Ranking{Rank{std::llround(1000 * (s.arrival_ms + level * queue.level_ms))}};
   };
   return {rank, /*num_levels=*/1};
 }
