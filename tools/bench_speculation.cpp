@@ -1,14 +1,16 @@
-// Measures in pairs what speculation saves on this CPU: each run with drafts has one without right before or behind it,
+// Measures in pairs what speculation saves on a CPU or a GPU: each run with drafts has one without right before or behind it,
 // in turns, and the median of the ratios of their times counts, with all that drafting takes. Beside it stands what the
 // machine's own step curve, learned in these runs, predicts. The answers must be equal.
 //   bench_speculation [--case stories|shape|copies|auto]… [--pairs N] [--batches 1,4,8] [--model-dir DIR] [--draft DIR]
-//                     [--heads DIR] [--eagle DIR] [--shape DIR] [--tokens K] [--prompts FILE,…]
+//                     [--heads DIR] [--eagle DIR] [--shape DIR] [--tokens K] [--prompts FILE,…] [--device cuda]
 //   stories  64 of the bundled model, greedy, by each kind of drafter as it chooses; 8 with drafts in any case
 //   shape    random weights of a published shape, int8; drafts of a script, which take no time, are right with 0.8
 //   copies   the same with 0.95, as where answers copy from prompts
 //   auto     the bundled model's answers to each file of questions, with what --speculative auto does and with drafts
 //            that are always wrong; lines {"prompt": …}, {"question": …} or {"messages": [one]}
 // The manual's tokens a step, "always": --case stories --batches 1 --pairs 1 --heads DIR --eagle DIR
+// What a GPU does between two steps while a model of your choice drafts for another: --device cuda --case stories
+// --model-dir DIR --draft DIR; "by way of the host" is without what src/README.md, "On a GPU", says of a draft model
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -16,17 +18,15 @@
 #include <cstdio>
 #include <fstream>
 #include <functional>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/draft_feed.h"
+#include "backend/make_backend.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/rng.h"
 #include "engine/engine.h"
 #include "model/config_loader.h"
 #include "model/eagle_layer.h"
@@ -37,6 +37,7 @@
 #include "speculation/model_drafter.h"
 #include "speculation/speculator.h"
 #include "tokenizer/tokenizer.h"
+#include "tools/scripted_drafters.h"
 
 namespace llmb {
 namespace {
@@ -49,7 +50,7 @@ struct Options {
   std::vector<int32_t> batches;
   int32_t pairs = 5, tokens = 16;
   std::string model_dir = "data/model", draft_dir = "data/draft-model", heads_dir, eagle_dir,
-              shape = "data/shapes/llama-3.2-1b";
+              shape = "data/shapes/llama-3.2-1b", device = "cpu";
 };
 
 void require(const Status& status) { LLMB_CHECK_MSG(status.ok(), status.message()); }
@@ -70,8 +71,6 @@ class Source final : public RequestSource {
   size_t next_ = 0;
 };
 
-using Answers = std::map<int64_t, std::vector<TokenId>>;  // by request
-
 class Sink final : public CompletionSink {
  public:
   void put(FinishedItem item) override { answers[item.ordinal] = std::move(item.completion.choices.at(0).token_ids); }
@@ -79,32 +78,16 @@ class Sink final : public CompletionSink {
   Answers answers;
 };
 
-// Right with a probability, at no cost. Request i is sequence i.
-class ScriptedDrafter final : public Drafter {
- public:
-  ScriptedDrafter(const Answers& answers, double right_rate) : answers_(answers), right_rate_(right_rate) {}
-  std::string name() const override { return "script"; }
-  void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override {
-    for (size_t i = 0; i < sequences.size(); ++i) {
-      const std::vector<TokenId>& answer = answers_.at(sequences[i]->id);
-      for (int32_t k = 0; k < limits.max_tokens; ++k) {
-        const size_t at = sequences[i]->output_tokens.size() + k;
-        if (at >= answer.size()) break;
-        const bool is_right = sampling_uniform({1, static_cast<uint64_t>(sequences[i]->id)}, at, 0) < right_rate_;
-        guesses[i].add(is_right ? answer[at] : answer[at] ^ 1, k - 1, right_rate_, 0);
-      }
-    }
-  }
-  void learn(const Sequence&, const Guess&, std::span<const Verdict>) override {}
-  void forget(const Sequence&) override {}
-
- private:
-  const Answers& answers_;
-  const double right_rate_;
-};
+std::unique_ptr<Backend> backend_on(const std::string& device) {
+  auto backend = make_backend(device);
+  require(backend.status());
+  return std::move(*backend);
+}
 
 struct Target {
-  std::unique_ptr<Backend> backend = make_cpu_backend();
+  explicit Target(const Options& options) : backend(backend_on(options.device)) {}
+
+  std::unique_ptr<Backend> backend;
   ModelConfig config;
   LoadOptions load;
   std::vector<std::shared_ptr<Request>> requests;
@@ -113,7 +96,7 @@ struct Target {
 };
 
 struct Run {
-  double ms = 0;
+  double ms = 0, gap_ms = 0;  // gap: between steps
   int64_t num_steps = 0;
   Answers answers;
   SpeculationMetrics speculation;
@@ -153,6 +136,7 @@ Run run(Target* target, int32_t batch, const MakeDrafters& make, bool drafts_alw
   Run done;
   done.ms = clock.now_ms() - begin_ms;
   done.num_steps = engine.metrics().num_steps;
+  done.gap_ms = engine.metrics().times.gap_ms;
   done.answers = std::move(sink.answers);
   if (speculator) done.speculation = speculator->metrics();
   target->curve = cost;
@@ -201,8 +185,8 @@ void compare(const std::string& name, Target* target, int32_t batch, const MakeD
               name.c_str(), batch, median(ratios), pairs, *least, *most, share_of(given, groups),
               100 * share_of(num_accepted, num_drafted));
   if (acceptance > 0) std::printf("; the curve says %.3f x", predicted_by_curve(*target, batch, acceptance));
-  std::printf("; %.3f x by its own count, drafts in %.1f %% of steps\n",
-              1 + done.measured_saved_ms / with.ms, 100 * share_of(drafting, steps));
+  std::printf("; %.3f x by its own count, drafts in %.1f %% of steps, %.3f ms between two\n",
+              1 + done.measured_saved_ms / with.ms, 100 * share_of(drafting, steps), share_of(with.gap_ms, steps));
   std::fflush(stdout);
 }
 
@@ -225,11 +209,14 @@ void load_target(Target* target, int32_t max_model_len, int32_t max_num_seqs = 8
   target->load.max_num_batched_tokens = 256;
   target->load.max_num_drafts = kMaxStepTokens;
   target->load.max_model_len = max_model_len;
+  target->load.cuda.deterministic = true;  // the answers are compared
   target->load.num_blocks_override = max_num_seqs * max_model_len / target->load.block_size + 2 * 64;
   require(target->backend->load(target->config, target->load));
 }
 
-std::unique_ptr<Drafter> draft_model(const std::string& dir, bool is_tree, const Clock& clock) {
+// target: gets the drafts on the device that both are on; null: by way of the host
+std::unique_ptr<Drafter> draft_model(const Options& options, bool is_tree, Backend* target, const Clock& clock) {
+  const std::string& dir = options.draft_dir;
   LoadOptions load;
   load.model_dir = dir;
   load.max_num_seqs = 8;
@@ -237,10 +224,12 @@ std::unique_ptr<Drafter> draft_model(const std::string& dir, bool is_tree, const
   load.max_model_len = 1024;
   load.num_threads = 1;
   load.cpu.runs_in_wait = true;
-  auto backend = make_cpu_backend();
+  load.num_blocks_override = 8 * 1024 / load.block_size;
+  auto backend = backend_on(options.device);
+  std::unique_ptr<DraftFeed> feed = target != nullptr ? share_queue(*target, *backend) : nullptr;
   require(backend->load(*load_model_config(dir), load));
   const ModelDrafterOptions limits = {256, 8, 1024, is_tree};
-  return std::make_unique<ModelDrafter>(std::move(backend), limits, clock);
+  return std::make_unique<ModelDrafter>(std::move(backend), limits, clock, std::move(feed));
 }
 
 std::vector<std::unique_ptr<Drafter>> one(std::unique_ptr<Drafter> drafter) {
@@ -263,7 +252,7 @@ std::unique_ptr<Drafter> medusa(Target* target, const Clock& clock) {
 }
 
 void bench_stories(const Options& options) {
-  Target target;
+  Target target(options);
   target.max_tokens = options.tokens;
   target.load.heads_dir = options.heads_dir;
   target.config = *load_model_config(options.model_dir);
@@ -281,14 +270,18 @@ void bench_stories(const Options& options) {
       target.requests.back()->eos_token_ids = target.config.eos_token_ids;
     }
   std::vector<std::pair<std::string, MakeDrafters>> kinds = {
-      {"draft model", [&](const Clock& clock) { return one(draft_model(options.draft_dir, false, clock)); }},
-      {"draft model, tree", [&](const Clock& clock) { return one(draft_model(options.draft_dir, true, clock)); }},
+      {"draft model",
+       [&](const Clock& clock) { return one(draft_model(options, false, target.backend.get(), clock)); }},
+      {"draft model, tree", [&](const Clock& clock) { return one(draft_model(options, true, nullptr, clock)); }},
       {"lookup", [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock)); }},
       {"lookup, tree", [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock, 1 << 19, true)); }},
       {"layers:2", [&](const Clock& clock) { return one(layers(&target, 2, clock)); }},
       {"layers:3", [&](const Clock& clock) { return one(layers(&target, 3, clock)); }},
       {"lookahead", [&](const Clock&) { return one(std::make_unique<LookaheadDrafter>()); }},
   };
+  if (options.device != "cpu")
+    kinds.push_back({"draft model, by way of the host",
+                     [&](const Clock& clock) { return one(draft_model(options, false, nullptr, clock)); }});
   if (!options.heads_dir.empty())
     kinds.push_back({"medusa", [&](const Clock& clock) { return one(medusa(&target, clock)); }});
   if (!options.eagle_dir.empty())
@@ -302,7 +295,7 @@ void bench_stories(const Options& options) {
 }
 
 void bench_shape(const Options& options, const std::string& name, double acceptance) {
-  Target target;
+  Target target(options);
   target.max_tokens = options.tokens;
   target.config = *load_model_config(options.shape);
   target.load.load_format = LoadFormat::kDummy;
@@ -331,22 +324,9 @@ std::string question_of(const nlohmann::json& line) {
   return line.at("messages").at(0).at("content").get<std::string>();
 }
 
-// As many drafts as it may, none of them right, and sure of them.
-class WrongDrafter final : public Drafter {
- public:
-  std::string name() const override { return "wrong"; }
-  void draft(std::span<const Sequence* const>, const DraftLimits& limits, std::span<Guess> guesses) override {
-    constexpr TokenId kUser = 2;  // of the bundled model, which begins no turn of the user's
-    for (Guess& guess : guesses)
-      for (int32_t k = 0; k < limits.max_tokens; ++k) guess.add(kUser, k - 1, 0.9, 0);
-  }
-  void learn(const Sequence&, const Guess&, std::span<const Verdict>) override {}
-  void forget(const Sequence&) override {}
-};
-
 void bench_auto(const Options& options) {
   constexpr size_t kMaxQuestions = 300;
-  Target target;
+  Target target(options);
   target.max_tokens = options.tokens;
   target.config = *load_model_config(options.model_dir);
   target.load.model_dir = options.model_dir;
@@ -389,6 +369,7 @@ int main(int argc, char** argv) {
   app.add_option("--prompts", options.prompts, "of the case auto")->delimiter(',');
   app.add_option("--tokens", options.tokens, "drafted for a sequence in a step, at most; default 16");
   app.add_option("--shape", options.shape, "a directory with a config.json");
+  app.add_option("--device", options.device, "cpu, cuda or cuda:N; default cpu");
   CLI11_PARSE(app, argc, argv);
   for (const std::string& name : options.cases) {
     if (name == "stories") llmb::bench_stories(options);

@@ -18,6 +18,8 @@ void set_seed(uint64_t seed);
 void fail_call_after(uint64_t num_calls, cudaError_t error, bool sticky = false);
 void clear_failure();
 uint64_t num_calls();
+// How many calls found that what they wait for had not run yet: events and streams that the host synchronises with.
+uint64_t num_waits();
 
 // How many grids have run whose kernel's name holds `part`, those of graphs too.
 uint64_t num_runs(const std::string& part);

@@ -4,6 +4,7 @@
 
 #include "kernels/simt/device_state.h"
 #include "kernels/simt/launch.h"
+#include "kernels/simt/settings.h"
 #include "kernels/simt/stream_order.h"
 
 namespace llmb::simt {
@@ -18,6 +19,13 @@ struct Streams {
 Streams& streams() {
   static Streams instance;
   return instance;
+}
+
+uint64_t num_unfinished_waits = 0;
+
+void wait_for(const Point& point) {
+  num_unfinished_waits += point.stream->num_done < point.sequence;
+  run_until(point);
 }
 
 // 0 where no piece of work has been taken that waits for others.
@@ -96,6 +104,11 @@ void run_everything() {
   for (const auto& [handle, made] : streams().made) run_until({made->state, made->state->num_queued});
 }
 
+uint64_t num_waits() {
+  const auto lock = lock_state();
+  return num_unfinished_waits;
+}
+
 bool run_any() {
   const auto lock = lock_state();
   Stream* next = streams().standard->queue.empty() ? nullptr : streams().standard.get();
@@ -154,7 +167,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const auto state = llmb::simt::stream_state(stream);
   if (state == nullptr) return Call::result(cudaErrorInvalidResourceHandle);
   if (llmb::simt::spoils_capture(*state)) return Call::result(cudaErrorStreamCaptureUnsupported);
-  llmb::simt::run_until({state, state->num_queued});
+  llmb::simt::wait_for({state, state->num_queued});
   return cudaSuccess;
 }
 
@@ -241,7 +254,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (call.injected() != cudaSuccess) return Call::result(call.injected());
   if (event == nullptr) return Call::result(cudaErrorInvalidResourceHandle);
   if (event->capture != nullptr) return Call::result(cudaErrorCapturedEvent);
-  if (event->point.stream != nullptr) llmb::simt::run_until(event->point);
+  if (event->point.stream != nullptr) llmb::simt::wait_for(event->point);
   return cudaSuccess;
 }
 

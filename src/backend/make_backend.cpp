@@ -5,10 +5,12 @@
 #include <utility>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/draft_feed.h"
 #include "backend/ledger/ledger_backend.h"
 #if LLMB_HAS_CUDA
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/rank_gpus.h"
+#include "backend/cuda/share_cuda_queue.h"
 #endif
 
 namespace llmb {
@@ -86,8 +88,10 @@ Result<std::unique_ptr<Backend>> make_rank_backend(DeviceKind kind, std::shared_
 
 #if LLMB_HAS_CUDA
 Status check_rank_gpus(int num_ranks) { return find_rank_gpus(num_ranks); }
+std::unique_ptr<DraftFeed> share_queue(Backend& target, Backend& draft) { return share_cuda_queue(target, draft); }
 #else
 Status check_rank_gpus(int) { return choose_gpu(0).status(); }
+std::unique_ptr<DraftFeed> share_queue(Backend&, Backend&) { return nullptr; }
 #endif
 
 }  // namespace llmb

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/drafted_tokens.h"
 #include "core/step_plan.h"
 
 namespace llmb {
@@ -58,12 +59,15 @@ Status check_blocks(const StepPlan& p, int32_t e, int32_t num_blocks) {
   return {};
 }
 
-Status check_rows(const StepPlan& p, int32_t e, int32_t num_unseen) {
+Status check_rows(const StepPlan& p, int32_t e, int32_t num_unseen, int32_t num_drafted) {
   const int32_t begin = p.query_start[e], end = p.query_start[e + 1];
   if (end <= begin) return broken(1, p.entries[e].seq, "no tokens");
-  for (int32_t row = begin; row < end; ++row)
-    if (p.tokens[row] < unseen_token(num_unseen - 1))
-      return broken(6, p.entries[e].seq, "a token that nothing in flight samples");
+  for (int32_t row = begin; row < end; ++row) {
+    const TokenId token = p.tokens[row];
+    const bool is_there = is_drafted(token) ? row > begin && drafted_slot(token) < num_drafted
+                                            : token >= unseen_token(num_unseen - 1);
+    if (!is_there) return broken(6, p.entries[e].seq, "a token that nothing in flight samples");
+  }
   if (p.parent_rows.empty()) return {};
   for (int32_t row = begin; row < end; ++row)
     if (p.parent_rows[row] >= row || p.parent_rows[row] < begin - 1 ||
@@ -281,12 +285,16 @@ Status check_shared_prefixes(const StepPlan& p) {
 
 }  // namespace
 
-Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan* in_flight,
-                          int32_t num_host_blocks) {
+Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan* in_flight, int32_t num_host_blocks) {
+  return validate_step_plan(p, num_blocks, in_flight, num_host_blocks, /*num_drafted=*/0);
+}
+
+Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan* in_flight, int32_t num_host_blocks,
+                          int32_t num_drafted) {
   const int32_t num_unseen = in_flight == nullptr ? 0 : in_flight->num_groups();
   LLMB_RETURN_IF_ERROR(check_arrays(p));
   for (int32_t e = 0; e < p.num_entries(); ++e) {
-    LLMB_RETURN_IF_ERROR(check_rows(p, e, num_unseen));
+    LLMB_RETURN_IF_ERROR(check_rows(p, e, num_unseen, num_drafted));
     LLMB_RETURN_IF_ERROR(check_base(p.entries[e], in_flight));
     if (p.hidden_rows.empty()) LLMB_RETURN_IF_ERROR(check_blocks(p, e, num_blocks));
   }

@@ -29,8 +29,8 @@ int32_t num_scratch_blocks(const WorkerOptions& options, const BackendInfo& info
 
 // num_scratch: blocks at the end of the target's pool that are the drafters'.
 std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::unique_ptr<Backend> draft_backend,
-                                            Backend& target, int32_t num_scratch, const StepCost& cost,
-                                            const Clock& clock) {
+                                            std::unique_ptr<DraftFeed> draft_feed, Backend& target,
+                                            int32_t num_scratch, const StepCost& cost, const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
   if (options.speculation.lookup) {
     auto lookup = std::make_unique<LookupDrafter>(clock, kMaxAnswerTokens, options.speculation.trees);
@@ -41,7 +41,9 @@ std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::u
     const LoadOptions& load = options.draft_model->load;
     const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len,
                                           options.speculation.trees};
-    drafters.push_back(std::make_unique<ModelDrafter>(std::move(draft_backend), limits, clock));
+    // Heads and lookahead read the drafts of all plans.
+    if (target.info().num_heads > 0 || options.speculation.lookahead) draft_feed.reset();
+    drafters.push_back(std::make_unique<ModelDrafter>(std::move(draft_backend), limits, clock, std::move(draft_feed)));
   }
   if (target.info().num_heads > 0) {
     const LoadOptions& load = options.load;
@@ -105,6 +107,7 @@ Status Worker::load_draft_model(const BackendFactory& make_backend) {
   if (!options_.draft_model) return {};
   auto backend = make_backend(options_.device);
   if (!backend.ok()) return backend.status();
+  draft_feed_ = share_queue(*backend_, **backend);
   draft_backend_ = std::make_unique<WatchedBackend>(std::move(*backend), watch_);
   LoadOptions load = options_.draft_model->load;
   load.num_blocks_override = info().kv.num_blocks;
@@ -123,8 +126,8 @@ Status Worker::run(RequestSource& requests, CompletionSink& completions, const T
   options.scheduler.max_idle_blocks = info().max_idle_blocks;
   options.scheduler.num_alternating = std::min(options_.ranks.grid.num_stages, info().max_plans_in_flight);
   options.model = options_.model;
-  speculator_ = make_speculator(options_, std::move(draft_backend_), *watched_backend_, num_scratch, step_cost_,
-                                clock);
+  speculator_ = make_speculator(options_, std::move(draft_backend_), std::move(draft_feed_), *watched_backend_,
+                                num_scratch, step_cost_, clock);
   options.proposer = speculator_.get();
   options.step_cost = &step_cost_;
   options.grace_ms = options_.grace_ms;

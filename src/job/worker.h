@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/draft_feed.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "core/step_cost.h"
@@ -86,6 +87,7 @@ class Worker final : public Workforce {
   Status load_draft_model(const BackendFactory& make_backend);
 
   std::unique_ptr<Backend> draft_backend_;  // until the speculator has it
+  std::unique_ptr<DraftFeed> draft_feed_;   // the same; null: none
   StepCost step_cost_;
   std::unique_ptr<Speculator> speculator_;  // null: none
   std::unique_ptr<Engine> engine_;

@@ -3,23 +3,40 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
+#include "core/drafted_tokens.h"
 #include "scheduler/plan_builder.h"
 
 namespace llmb {
 
-ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterOptions& options, const Clock& clock)
-    : backend_(std::move(backend)), options_(options), clock_(clock), allocator_(backend_->info().kv.num_blocks) {}
+ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterOptions& options, const Clock& clock,
+                           std::unique_ptr<DraftFeed> feed)
+    : backend_(std::move(backend)),
+      feed_(std::move(feed)),
+      options_(options),
+      clock_(clock),
+      allocator_(backend_->info().kv.num_blocks),
+      kinds_(feed_ ? static_cast<size_t>(feed_->num_slots()) : 0) {
+  LLMB_CHECK(!feed_ || backend_->info().max_plans_in_flight > 1);
+}
 
 void ModelDrafter::draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
                          std::span<Guess> guesses) {
+  see_all();
   if (has_failed_) return;
   ++num_calls_;
-  std::vector<Job> jobs;
-  for (size_t i = 0; i < sequences.size() && static_cast<int32_t>(jobs.size()) < options_.max_num_seqs; ++i)
-    if (const Row* row = row_for(*sequences[i], limits.max_tokens)) jobs.push_back({row->text.get(), &guesses[i]});
+  std::vector<Job> jobs, fed;
+  const auto max_fed = static_cast<size_t>(options_.max_num_batched_tokens);  // each has a token in a step
+  for (size_t i = 0; i < sequences.size() && static_cast<int32_t>(jobs.size() + fed.size()) < options_.max_num_seqs; ++i) {
+    const Row* const row = row_for(*sequences[i], limits.max_tokens);
+    if (row == nullptr) continue;
+    std::vector<Job>& own = is_fed(*row->text) && fed.size() < max_fed ? fed : jobs;
+    own.push_back({.text = row->text.get(), .guess = &guesses[i], .acceptance = row->acceptance.share()});
+  }
   while (run_step(jobs, limits)) {
   }
+  if (!fed.empty()) feed(fed, limits);
 }
 
 // With blocks for the drafts; null: there is no room.
@@ -106,13 +123,17 @@ bool ModelDrafter::run_plan(bool catches_up) {
   if (status.ok()) status = backend_->wait(&output_);
   const double ms = clock_.now_ms() - begin_ms;
   if (!status.ok()) {
-    log_warning("the draft model is given up: " + status.message());
-    has_failed_ = true;
+    give_up(status);
     return false;
   }
   if (catches_up) invested_ms_ += ms;
   else cost_.observe(plan_.num_entries(), /*num_context_tokens=*/0, ms);
   return true;
+}
+
+void ModelDrafter::give_up(const Status& status) {
+  if (!has_failed_) log_warning("the draft model is given up: " + status.message());
+  has_failed_ = true;
 }
 
 double ModelDrafter::acceptance(const Sequence& sequence) const {
@@ -124,10 +145,14 @@ double ModelDrafter::acceptance(const Sequence& sequence) const {
 double ModelDrafter::take_invested_ms() { return std::exchange(invested_ms_, 0); }
 
 void ModelDrafter::learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) {
-  confidence_.learn(guess, verdicts);
+  see_all();  // they ran before the step that verified them
+  Guess seen = guess;
+  for (int32_t i = 0; i < seen.size(); ++i)
+    if (is_drafted(seen.tokens[i])) seen.kinds[i] = kinds_[static_cast<size_t>(drafted_slot(seen.tokens[i]))];
+  confidence_.learn(seen, verdicts);
   const auto at = rows_.find(sequence.id);
-  for (int32_t i = 0; i < guess.size(); ++i) {
-    if (verdicts[i] == Verdict::kUnknown || DraftConfidence::rank(guess.kinds[i]) > 0) continue;
+  for (int32_t i = 0; i < seen.size(); ++i) {
+    if (verdicts[i] == Verdict::kUnknown || DraftConfidence::rank(seen.kinds[i]) > 0) continue;
     acceptance_.add(verdicts[i] == Verdict::kRight);
     if (at != rows_.end()) at->second.acceptance.add(verdicts[i] == Verdict::kRight);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/draft_feed.h"
 #include "base/clock.h"
 #include "cache/block_allocator.h"
 #include "core/step_cost.h"
@@ -30,10 +32,17 @@ struct ModelDrafterOptions {
 // Keeps the keys and values of its sequences in the backend's pool. Where that is full, sequences that are not drafted
 // for give theirs up, and a sequence that finds no room is not drafted for. A step of the backend that fails ends all
 // drafting: the answers do not need it.
+//
+// With a DraftFeed the drafts of rows that are drawn by their own numbers and logits alone, without penalties or a form,
+// go to the target on the device (model_drafter_feed.cpp): their guesses hold drafted_token()s, and a chain of steps and
+// the step that verifies it wait for nobody. How long such a chain is goes by how often the row's drafts were right; how
+// sure the model was of each token is seen only afterwards.
 class ModelDrafter final : public Drafter {
  public:
-  // The clock outlives it. The backend is loaded, and nobody else's.
-  ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterOptions& options, const Clock& clock);
+  // The clock outlives it. The backend is loaded, and nobody else's. feed: from it to the target, which is the only one to
+  // read its guesses; null: none
+  ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterOptions& options, const Clock& clock,
+               std::unique_ptr<DraftFeed> feed = nullptr);
 
   std::string name() const override { return "draft"; }
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
@@ -55,6 +64,18 @@ class ModelDrafter final : public Drafter {
     int32_t last = -1;       // drawn token, in the guess
     int32_t num_drawn = 0;
     double probability = 1;  // of being accepted
+    double acceptance = 0;   // of the row's tokens
+  };
+  // A step that waits for nobody, and where its drafts go.
+  struct UnseenStep {
+    StepPlan plan;
+    bool catches_up = false;
+    int32_t first_slot = 0;
+    struct Draft {
+      SeqId seq;
+      int32_t index;  // of the text's output tokens
+    };
+    std::vector<Draft> drafts;  // [groups]
   };
 
   Row* row_for(const Sequence& sequence, int32_t max_tokens);
@@ -63,8 +84,18 @@ class ModelDrafter final : public Drafter {
   static bool goes_on(const Job& job, const DraftLimits& limits);
   bool run_step(std::span<Job> jobs, const DraftLimits& limits);
   bool run_plan(bool catches_up);
+  void give_up(const Status& status);
+  bool is_fed(const Sequence& text) const;
+  void feed(std::span<Job> jobs, const DraftLimits& limits);
+  bool catch_up(std::span<Job> jobs);
+  bool feed_step(std::span<Job> jobs, const DraftLimits& limits, int32_t first_slot);
+  UnseenStep& begin_step();
+  bool submit_step();
+  void see_oldest();
+  void see_all();
 
   const std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<DraftFeed> feed_;  // null: none
   const ModelDrafterOptions options_;
   const Clock& clock_;
   BlockAllocator allocator_;
@@ -78,6 +109,8 @@ class ModelDrafter final : public Drafter {
   StepPlan plan_;
   StepOutput output_;
   std::vector<Job*> planned_;
+  std::deque<UnseenStep> unseen_;  // in flight, the oldest first
+  std::vector<int32_t> kinds_;     // [slots of the feed]  of what was drafted there last (Guess::kinds)
 };
 
 }  // namespace llmb

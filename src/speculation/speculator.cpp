@@ -5,13 +5,16 @@
 #include <utility>
 
 #include "base/check.h"
+#include "core/drafted_tokens.h"
 
 namespace llmb {
 
 namespace {
 
-// Compares the guess with the tokens behind the first `num_output_tokens` of the sequence's.
-std::vector<Verdict> judge(const Guess& guess, const Sequence& sequence, int32_t num_output_tokens) {
+// Compares the guess with the tokens behind the first `num_output_tokens` of the sequence's. What only the device knows
+// stands in chains, of which the first `num_accepted` are right.
+std::vector<Verdict> judge(const Guess& guess, const Sequence& sequence, int32_t num_output_tokens,
+                           int32_t num_accepted) {
   std::vector<Verdict> verdicts(guess.tokens.size(), Verdict::kUnknown);
   std::vector<int32_t> depths(guess.tokens.size());
   for (int32_t i = 0; i < guess.size(); ++i) {
@@ -19,7 +22,9 @@ std::vector<Verdict> judge(const Guess& guess, const Sequence& sequence, int32_t
     depths[i] = parent < 0 ? 0 : depths[parent] + 1;
     const int32_t at = num_output_tokens + depths[i];
     if ((parent >= 0 && verdicts[parent] != Verdict::kRight) || at >= sequence.num_output_tokens()) continue;
-    verdicts[i] = guess.tokens[i] == sequence.output_tokens[at] ? Verdict::kRight : Verdict::kWrong;
+    const bool is_right =
+        is_drafted(guess.tokens[i]) ? depths[i] < num_accepted : guess.tokens[i] == sequence.output_tokens[at];
+    verdicts[i] = is_right ? Verdict::kRight : Verdict::kWrong;
   }
   return verdicts;
 }
@@ -50,6 +55,14 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
   planned.is_on = true;
   const double begin_ms = clock_.now_ms();
   for (size_t i = 0; i < drafters_.size(); ++i) ask(i, outlook);
+  // Drafts that the host does not see take the device their time all the same.
+  int32_t num_unseen = 0, most_unseen = 0;
+  double unseen_ms = 0;
+  for (const auto& [seq, choice] : choices_) {
+    if (choice.is_in_flight || choice.guess.empty() || !is_drafted(choice.guess.tokens[0])) continue;
+    most_unseen = std::max(most_unseen, choice.guess.size());
+    unseen_ms = most_unseen * drafters_[choice.drafter]->ms_per_token(++num_unseen);
+  }
   choose(outlook);
   for (const Sequence* sequence : outlook.decoding)
     if (const Choice* choice = find_choice(*sequence)) planned.expected += choice->guess.expected();
@@ -58,7 +71,7 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
   for (const auto& drafter : drafters_) now_invested_ms += drafter->take_invested_ms();
   if (outlook.num_in_flight > 0) return;  // the device did not wait for it
   planned.drafting_ms = took_ms;
-  planned.draft_ms = took_ms - now_invested_ms;
+  planned.draft_ms = std::max(took_ms - now_invested_ms, unseen_ms);
   invested_ms_ += now_invested_ms;
 }
 
@@ -294,7 +307,8 @@ void Speculator::on_verified(const Sequence& sequence, int32_t num_drafts, int32
   if (at == choices_.end()) return;
   Choice& choice = at->second;
   choice.guess.keep_first(num_drafts);
-  drafters_[choice.drafter]->learn(sequence, choice.guess, judge(choice.guess, sequence, choice.num_output_tokens));
+  drafters_[choice.drafter]->learn(
+      sequence, choice.guess, judge(choice.guess, sequence, choice.num_output_tokens, num_accepted));
   metrics_.drafters[choice.drafter].num_drafted += num_drafts;
   metrics_.drafters[choice.drafter].num_accepted += num_accepted;
   num_accepted_ += num_accepted;

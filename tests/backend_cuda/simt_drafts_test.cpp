@@ -11,6 +11,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "kernels/simt/settings.h"
+#include "tests/backend_cuda/counting_backend.h"
 #include "tests/backend_cuda/drafted_job.h"
 #include "tests/support/scheduled_run.h"
 #include "tests/support/scripted_proposer.h"
@@ -20,44 +21,6 @@
 
 namespace llmb::test {
 namespace {
-
-// A replayed step is a handful of calls; two layers op by op are some thirty.
-constexpr uint64_t kMostCallsOfReplay = 12;
-
-struct Counts {
-  int64_t num_steps = 0, num_replayed = 0;  // of those that are looked at
-};
-
-// Counts steps of one kind, and those that are replayed. The first of each size is recorded.
-class Counting final : public Backend {
- public:
-  Counting(std::unique_ptr<Backend> inner, std::function<bool(const StepPlan&)> is_counted, Counts* counts)
-      : inner_(std::move(inner)), is_counted_(std::move(is_counted)), counts_(*counts) {}
-  Status load(const ModelConfig& config, const LoadOptions& options) override { return inner_->load(config, options); }
-  const BackendInfo& info() const override { return inner_->info(); }
-  Status submit(const StepPlan& plan) override {
-    const uint64_t before = simt::num_calls();
-    const Status status = inner_->submit(plan);
-    if (is_counted_(plan)) {
-      ++counts_.num_steps;
-      counts_.num_replayed += simt::num_calls() - before < kMostCallsOfReplay;
-    }
-    return status;
-  }
-  Status wait(StepOutput* output) override { return inner_->wait(output); }
-
- private:
-  const std::unique_ptr<Backend> inner_;
-  const std::function<bool(const StepPlan&)> is_counted_;
-  Counts& counts_;
-};
-
-void check_replayed(const Counts& counts, int64_t num_sizes) {
-  CAPTURE(counts.num_steps);
-  CAPTURE(counts.num_replayed);
-  CHECK(counts.num_steps >= 2 * num_sizes);
-  CHECK(counts.num_steps - counts.num_replayed <= num_sizes);
-}
 
 bool verifies(const StepPlan& plan) {
   return plan.num_samples() == plan.num_tokens() && plan.num_tokens() > plan.num_entries();

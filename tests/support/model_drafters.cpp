@@ -36,7 +36,8 @@ EngineJobOptions bundled_model() {
 
 namespace {
 
-std::unique_ptr<Drafter> make_model_drafter(const DraftSetup& setup, const Clock& clock) {
+// target: only where setup.share_queue is
+std::unique_ptr<Drafter> make_model_drafter(const DraftSetup& setup, Backend* target, const Clock& clock) {
   const std::string dir = source_dir() + setup.model;
   LoadOptions load;
   load.model_dir = dir;
@@ -47,11 +48,12 @@ std::unique_ptr<Drafter> make_model_drafter(const DraftSetup& setup, const Clock
   load.num_threads = 1;
   load.cpu.runs_in_wait = true;
   auto backend = setup.make_backend != nullptr ? setup.make_backend() : make_cpu_backend();
+  std::unique_ptr<DraftFeed> feed = target != nullptr ? setup.share_queue(*target, *backend) : nullptr;
   const Status status = backend->load(*load_model_config(dir), load);
   REQUIRE_MESSAGE(status.ok(), status.message());
   const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len,
                                       setup.is_tree};
-  return std::make_unique<ModelDrafter>(std::move(backend), limits, clock);
+  return std::make_unique<ModelDrafter>(std::move(backend), limits, clock, std::move(feed));
 }
 
 // The target, loaded already, with blocks behind the scheduler's.
@@ -74,10 +76,17 @@ class LoadedBackend final : public Backend {
   const BackendInfo& info() const override { return inner_->info(); }
   Status submit(const StepPlan& plan) override { return inner_->submit(plan); }
   Status wait(StepOutput* output) override { return inner_->wait(output); }
+  Backend& inner() { return *inner_; }
 
  private:
   const std::unique_ptr<Backend> inner_;
 };
+
+// The job gets it, once.
+void give_target(std::unique_ptr<LoadedBackend> target, EngineJobOptions* o) {
+  const auto shared = std::make_shared<std::unique_ptr<Backend>>(std::move(target));
+  o->make_backend = [shared] { return std::move(*shared); };
+}
 
 }  // namespace
 
@@ -85,7 +94,13 @@ std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, EngineJobOp
                                             const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
   if (setup.looks_up) drafters.push_back(std::make_unique<LookupDrafter>(clock, 1 << 19, setup.is_tree));
-  if (setup.by == DraftBy::kModel) drafters.push_back(make_model_drafter(setup, clock));
+  if (setup.by == DraftBy::kModel && setup.share_queue == nullptr)
+    drafters.push_back(make_model_drafter(setup, nullptr, clock));
+  if (setup.by == DraftBy::kModel && setup.share_queue != nullptr) {
+    auto target = std::make_unique<LoadedBackend>(*o, 0, 0, "");
+    drafters.push_back(make_model_drafter(setup, &target->inner(), clock));
+    give_target(std::move(target), o);
+  }
   if (setup.by == DraftBy::kLookahead) drafters.push_back(std::make_unique<LookaheadDrafter>());
   if (setup.by == DraftBy::kLayers || setup.by == DraftBy::kMedusa) {
     const bool is_medusa = setup.by == DraftBy::kMedusa;
@@ -101,8 +116,7 @@ std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, EngineJobOp
     const MedusaDrafterOptions medusa = {limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_num_samples()};
     if (is_medusa) drafters.push_back(std::make_unique<MedusaDrafter>(*target, medusa, clock));
     else drafters.push_back(std::make_unique<LayersDrafter>(*target, layers, clock));
-    const auto shared = std::make_shared<std::unique_ptr<Backend>>(std::move(target));
-    o->make_backend = [shared] { return std::move(*shared); };
+    give_target(std::move(target), o);
   }
   SpeculatorOptions options;
   options.max_tokens = setup.max_tokens;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "backend/draft_feed.h"
 #include "base/clock.h"
 #include "speculation/speculator.h"
 #include "tests/support/engine_job.h"
@@ -18,6 +19,9 @@ struct DraftSetup {
   int32_t num_layers = 2;
   std::string model = "/data/draft-model";  // under the source directory
   std::unique_ptr<Backend> (*make_backend)() = nullptr;  // the draft model's; null: a CPU's
+  // Drafts go to the target by what it gives, or by way of the host where that is null. null: by way of the host, to a
+  // target that the job loads.
+  std::unique_ptr<DraftFeed> (*share_queue)(Backend& target, Backend& draft) = nullptr;
   std::string heads;  // a folder; "": bundled_medusa_heads()
   int32_t max_tokens = 4, max_model_len = 96, num_blocks = 400, max_num_batched_tokens = 64;
   bool looks_up = false, is_tree = false, drafts_always = true;

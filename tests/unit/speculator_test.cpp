@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "core/drafted_tokens.h"
 #include "speculation/lookup_drafter.h"
 #include "speculation/speculator.h"
 #include "tests/support/test_rng.h"
@@ -50,6 +51,31 @@ class SlowDrafter final : public Drafter {
 
  private:
   VirtualClock& clock_;
+};
+
+// Guesses tokens that only the device knows, which takes so long for each.
+class UnseenDrafter final : public Drafter {
+ public:
+  explicit UnseenDrafter(double ms_per_token) : ms_per_token_(ms_per_token) {}
+  std::string name() const override { return "unseen"; }
+  double acceptance(const Sequence&) const override { return learned.share(); }
+  double ms_per_token(int32_t) const override { return ms_per_token_; }
+  void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override {
+    for (size_t i = 0; i < sequences.size(); ++i)
+      for (int32_t k = 0; k < limits.max_tokens; ++k) guesses[i].add(drafted_token(k), k - 1, learned.share(), 0);
+    ms += limits.max_tokens * ms_per_token_;
+  }
+  void learn(const Sequence&, const Guess& guess, std::span<const Verdict> verdicts) override {
+    for (int32_t i = 0; i < guess.size(); ++i)
+      if (verdicts[i] != Verdict::kUnknown) learned.add(verdicts[i] == Verdict::kRight);
+  }
+  void forget(const Sequence&) override {}
+
+  Acceptance learned{0.9};
+  double ms = 0;  // of the device
+
+ private:
+  const double ms_per_token_;
 };
 
 struct Simulated {
@@ -157,6 +183,28 @@ TEST_CASE("a trial asks a drafter that guesses one by one for an eighth of a ste
     const auto cost = [ms = step_ms](int32_t) { return ms; };
     simulate(64, 30, 0, cost, &speculator, &learned);  // a trial of four steps
     CHECK_MESSAGE(slow.num_asked == 4 * num_asked, "steps of " << step_ms << " ms: " << slow.num_asked);
+  }
+}
+
+TEST_CASE("drafts that only the device knows are judged by how many were right, and cost the time that it takes for them") {
+  const double without = simulate(1, 4000, 0, flat, nullptr).ms_per_token();
+  for (const double ms_per_token : {0.1, 9.0}) {
+    const VirtualClock clock;
+    std::vector<std::unique_ptr<Drafter>> drafters;
+    drafters.push_back(std::make_unique<UnseenDrafter>(ms_per_token));
+    const auto& unseen = static_cast<const UnseenDrafter&>(*drafters[0]);
+    StepCost learned;
+    Speculator speculator({}, std::move(drafters), learned, clock);
+    Simulated done = simulate(1, 4000, 0.7, flat, &speculator, &learned);
+    done.ms += unseen.ms;
+    const double gain = without / done.ms_per_token();
+    CAPTURE(gain);
+    if (ms_per_token > 1) {
+      CHECK(gain >= 0.99);
+      continue;
+    }
+    CHECK(gain > 2);
+    CHECK(unseen.learned.share() == doctest::Approx(0.7).epsilon(0.1));
   }
 }
 

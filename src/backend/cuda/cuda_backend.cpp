@@ -1,6 +1,7 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "backend/add_heads.h"
 #include "backend/checks.h"
+#include "backend/cuda/cuda_draft_feed.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/cuda_ranks.h"
 #include "backend/cuda/gpu_weights.h"
@@ -15,6 +17,8 @@
 #include "backend/cuda/ops_options.h"
 #include "backend/cuda/rank_steps.h"
 #include "backend/cuda/sampled_output.h"
+#include "backend/cuda/share_cuda_queue.h"
+#include "backend/cuda/step_flight.h"
 #include "backend/cuda/step_graphs.h"
 #include "backend/cuda/step_splits.h"
 #include "backend/cuda/supported.h"
@@ -51,6 +55,15 @@ class CudaBackend final : public Backend {
     return guard([&] { return do_load(config, options); });
   }
 
+  // DraftFeed's: this one drafts for the target, if both are on one GPU.
+  std::unique_ptr<DraftFeed> draft_for(CudaBackend& target) {
+    if (index_ != target.index_ || context_ || target.context_) return nullptr;
+    LLMB_CHECK(target.transformer_ && !stream_);
+    stream_ = target.stream_;
+    drafts_ = target.is_fed_ = true;
+    return std::make_unique<CudaDraftFeed>(index_, target.ops_, ops_, stream_);
+  }
+
   const BackendInfo& info() const override { return info_; }
   MachineLimits measure_limits() override {
     try {
@@ -70,7 +83,7 @@ class CudaBackend final : public Backend {
     LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < max_plans_in_flight(), "too many plans in flight");
     const bool follows = num_submitted_ > num_fetched_;
     const StepPlan* in_flight = follows ? flight_of(num_submitted_ - 1).plan : nullptr;
-    LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_, in_flight));
+    LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_, in_flight, is_fed_ ? ops_->num_drafted() : 0));
     if (!ops_->limits().hold_copies_of(plan)) return internal_error("plan copies too many blocks");
     if (is_early_stage() && follows_another(plan)) return internal_error("a plan of stages follows another one");
     for (const SampleRow& row : plan.sample_rows)
@@ -99,15 +112,10 @@ class CudaBackend final : public Backend {
  private:
   Status guard(const auto& body) const { return guarded_as_rank(context_.get(), body); }
 
-  // A plan that was submitted, and where its results arrive.
-  struct Flight {
-    const StepPlan* plan = nullptr;
-    cuda::PinnedMemory host;
-    std::optional<cuda::Event> begin, end, sent;  // of what this GPU computes; waiting for another stage is not that
-    SubmittedWork work;
-  };
-  Flight& flight_of(int64_t step) { return flights_[static_cast<size_t>(step) % flights_.size()]; }
-  int32_t max_plans_in_flight() const { return plans_in_flight_of(context_ ? context_->part.num_stages : 1); }
+  StepFlight& flight_of(int64_t step) { return flights_[static_cast<size_t>(step) % flights_.size()]; }
+  int32_t max_plans_in_flight() const {
+    return drafts_ ? kPlansOfDraftModel : plans_in_flight_of(context_ ? context_->part.num_stages : 1);
+  }
   bool is_early_stage() const { return context_ && !context_->part.is_last_stage(); }
 
   Status do_load(const ModelConfig& config, const LoadOptions& options) {
@@ -130,7 +138,7 @@ class CudaBackend final : public Backend {
       LLMB_ASSIGN_OR_RETURN(stored_, stays_packed_on_gpu(options.model_dir, config, dtype_, options.cpu.quantization));
     }
     LLMB_RETURN_IF_ERROR(check_weights_fit(own_, least_weight_bits(stored_, options.cpu.quantization, dtype_)));
-    stream_.emplace();
+    if (!stream_) stream_ = std::make_shared<const cuda::Stream>();
     splits_ = StepSplits(context_ ? SplitMode::kNever : split_mode_, config_, options_);
     if (context_) LLMB_RETURN_IF_ERROR(join_ranks());
     make_ops();
@@ -141,7 +149,7 @@ class CudaBackend final : public Backend {
     splits_.count(config_, info_, device_, ops_->limits().part_sms);
     ops_->add_host_pool(options_, &info_);
     record_graphs();
-    if (ranks_) info_.kv = whole_kv();
+    if (ranks_) info_.kv = kv_of_all_ranks(config_, options_, kv_dtype_, info_.kv.num_blocks);
     describe(config, options_, device_, dtype_, &info_);
     info_.max_plans_in_flight = max_plans_in_flight();
     info_.runs_first_layers = !context_ || context_->part.num_stages == 1;
@@ -169,13 +177,6 @@ class CudaBackend final : public Backend {
     return {};
   }
 
-  // The blocks of all ranks together.
-  KvLayout whole_kv() const {
-    KvLayout kv = make_kv_layout(config_, options_.block_size, kv_dtype_, layer_groups(config_, options_));
-    kv.num_blocks = info_.kv.num_blocks;
-    return kv;
-  }
-
   void make_ops() {
     const Range layers = share_ ? share_->layers : Range{0, config_.num_hidden_layers};
     CudaOpsOptions o = ops_options(config_, own_, layers, max_plans_in_flight(), options_, dtype_, kv_dtype_);
@@ -192,11 +193,8 @@ class CudaBackend final : public Backend {
     if (share_) rank = {config_, *share_};
     if (options_.adapters) ops_->add_adapters(options_.adapters, options_.adapter_bytes, std::move(rank));
     if (options_.pooling) ops_->add_pooling(*options_.pooling);
-    flights_ = std::vector<Flight>(static_cast<size_t>(max_plans_in_flight()));
-    for (Flight& flight : flights_) {
-      flight.host = cuda::PinnedMemory(ops_->sampled_bytes_with_top());
-      for (auto* const event : {&flight.begin, &flight.end, &flight.sent}) event->emplace(cudaEventBlockingSync);
-    }
+    for (int32_t i = 0; i < max_plans_in_flight(); ++i)
+      flights_.emplace_back(ops_->sampled_bytes_with_top(), options_.max_num_batched_tokens);
   }
 
   Status load_weights(const std::optional<WeightFiles>& files) {
@@ -311,8 +309,8 @@ class CudaBackend final : public Backend {
     // A prompt that is in both parts is two sequences of attention.
     if (!is_recordable) shape.num_seqs = std::min(shape.num_seqs + shape.is_split(), shape.num_tokens);
     if (!is_recordable && !shape.is_split()) shape.expanded = ops_->stage().expand(plan);
-    Flight& flight = flight_of(num_submitted_);
-    if (!ranks_) flight.begin->record(stream);
+    StepFlight& flight = flight_of(num_submitted_);
+    if (!ranks_) flight.begin.record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
     const Recording step{shape.num_tokens,  !cuda::SampleNeeds().covers(needs), arrays.kind, plan.num_layers,
                          has_adapters(plan), splits_.recorded(shape.second)};
@@ -326,42 +324,36 @@ class CudaBackend final : public Backend {
     ops_->count_unseen_tokens(plan);
     if (ranks_) {
       ranks_->receive(transformer_->residual(), shape.num_tokens);
-      flight.begin->record(stream);
+      flight.begin.record(stream);
     }
     if (!plan.hidden_rows.empty()) transformer_->forward_heads(shape.num_tokens, shape.num_samples);
     else if (replay) graphs_.launch(step, stream);
     else run(shape.num_tokens, shape.num_samples, plan.num_layers, plan.is_mtp);
     if (CudaPooling* const pooling = ops_->pooling()) pooling->download(num_submitted_, plan.num_samples());
     else if (!is_early_stage()) download_sampled(*ops_, plan, needs.top_logprobs, flight.host.data<uint8_t>(), stream);
-    flight.end->record(stream);
+    download_tokens(plan, arrays.tokens, flight.tokens.data<TokenId>(), stream);
+    flight.end.record(stream);
     if (ranks_) ranks_->send(transformer_->residual(), shape.num_tokens);
-    flight.sent->record(stream);
+    flight.sent.record(stream);
     flight.plan = &plan;
     flight.work = splits_.submitted(plan, shape.second);
     if (steps_) steps_->add();
     ++num_submitted_;
   }
 
-  // Until the step has ended; how long the device took, in ms.
   double await_step(int64_t step) {
     check(cudaSetDevice(index_), "cudaSetDevice");  // of this thread, which may be another one
-    const Flight& flight = flight_of(step);
-    flight.sent->synchronize();
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, flight.begin->get(), flight.end->get()), "cudaEventElapsedTime");
-    return ms;
+    return flight_of(step).await();
   }
 
   const GivenTokens& read_output(int64_t step, StepOutput* output) {
-    const Flight& flight = flight_of(step);
+    const StepFlight& flight = flight_of(step);
     const StepPlan& plan = *flight.plan;
     const CudaPooling* const pooling = ops_->pooling();
     if (pooling != nullptr) CudaPooling::stand_for_vectors(plan.num_samples(), &sampled_rows_);
     else read_sampled(*ops_, plan, config_.vocab_size, flight.host.data<uint8_t>(), &sampled_rows_);
     // As the device has done it.
-    tokens_ = plan.tokens;
-    for (TokenId& token : tokens_)
-      if (token < 0) token = given_.last.at(static_cast<size_t>(-1 - token));
+    read_tokens(plan, given_, flight.tokens.data<TokenId>(), &tokens_);
     give_tokens(plan, tokens_, sampled_rows_, output, &given_);
     if (pooling != nullptr) pooling->read(step, plan.num_samples(), &output->hidden);
     return given_;
@@ -377,13 +369,14 @@ class CudaBackend final : public Backend {
   DType dtype_ = DType::kBF16, kv_dtype_ = DType::kBF16;
   StoredQuantization stored_;  // how the checkpoint has what the device multiplies as it is
   BackendInfo info_;
-  std::optional<cuda::Stream> stream_;
+  std::shared_ptr<const cuda::Stream> stream_;  // the target's, where this one drafts for it
+  bool drafts_ = false, is_fed_ = false;        // for another one, and by another one, on the device
   std::unique_ptr<CudaRanks> ranks_;  // where there are others
   std::optional<CudaOps> ops_;
   std::optional<Transformer> transformer_;
   StepGraphs graphs_;
   StepSplits splits_;
-  std::vector<Flight> flights_;  // [max_plans_in_flight()]  step i in entry i % size
+  std::deque<StepFlight> flights_;  // [max_plans_in_flight()]  step i in entry i % size
   SampledRows sampled_rows_;
   std::vector<TokenId> tokens_;
   GivenTokens given_;  // by the last plan that was fetched
@@ -395,6 +388,11 @@ class CudaBackend final : public Backend {
 
 std::unique_ptr<Backend> make_cuda_backend(int index, std::shared_ptr<RankContext> ranks, SplitMode splits) {
   return std::make_unique<CudaBackend>(index, std::move(ranks), splits);
+}
+
+std::unique_ptr<DraftFeed> share_cuda_queue(Backend& target, Backend& draft) {
+  auto *const first = dynamic_cast<CudaBackend*>(&target), *const second = dynamic_cast<CudaBackend*>(&draft);
+  return first != nullptr && second != nullptr ? second->draft_for(*first) : nullptr;
 }
 
 }  // namespace llmb

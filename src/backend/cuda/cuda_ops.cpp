@@ -127,7 +127,7 @@ void CudaOps::allocate_attention() {
 void CudaOps::lay_out_samples() {
   const int64_t rows = options_.limits.max_num_samples, top = rows * kMaxBestTokens;
   const int64_t finite_bytes = ceil_div(rows, 4) * 4;
-  given_memory_ = zeroed(rows * int64_t{sizeof(int32_t) + sizeof(TokenId)}, stream_);
+  given_memory_ = zeroed(rows * int64_t{sizeof(int32_t)} + (rows + num_drafted()) * int64_t{sizeof(TokenId)}, stream_);
   given_ = {given_memory_.data<int32_t>(), given_memory_.data<TokenId>() + rows};
   sampled_bytes_ = rows * 8 + finite_bytes;
   sample_output_ = zeroed(sampled_bytes_ + top * 8, stream_);

@@ -55,6 +55,7 @@ struct CudaOpsOptions {
   int32_t block_size = 16;
   int32_t max_position = 0;    // positions of a step are below it
   int64_t max_logit_rows = 0;  // of one call of sample()
+  int32_t num_drafted = 0;     // tokens that a draft model may leave for the next step
   bool deterministic = false;
   bool hopper = false;  // cuda::has_hopper_code()
 };
@@ -120,6 +121,10 @@ class CudaOps final : public Ops, public StepParts {
   void resolve_step();
   void give_tokens();
   const cuda::GivenOnDevice& given() const { return given_; }
+  // Where a draft model leaves tokens, behind the last ones that groups gave: to a step they are groups, too.
+  TokenId* drafted() const { return given_.last + options_.limits.max_num_samples; }  // [num_drafted()]
+  int32_t num_drafted() const { return options_.num_drafted; }
+  int32_t vocab_size() const { return options_.vocab_size; }
   // While on, linear() times its candidates for shapes it has not seen and keeps the best. It waits for the device.
   void set_tuning(bool on) { is_tuning_ = on; }
   // The tokens that the last step sampled: arrays for max_num_samples rows, one behind the other from tokens on.

@@ -51,8 +51,15 @@ CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, co
   o.block_size = options.block_size;
   o.max_position = options.max_model_len;
   o.max_logit_rows = max_logit_rows(config, options);
+  o.num_drafted = options.max_num_drafts;
   o.deterministic = options.cuda.deterministic;
   return o;
+}
+
+KvLayout kv_of_all_ranks(const ModelConfig& config, const LoadOptions& options, DType kv_dtype, int32_t num_blocks) {
+  KvLayout kv = make_kv_layout(config, options.block_size, kv_dtype, layer_groups(config, options));
+  kv.num_blocks = num_blocks;
+  return kv;
 }
 
 void describe(const ModelConfig& config, const LoadOptions& options, const CudaDevice& device, DType dtype,

@@ -17,6 +17,9 @@ int64_t max_logit_rows(const ModelConfig& config, const LoadOptions& options);
 CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, const Range& own_layers,
                            int32_t max_plans_in_flight, const LoadOptions& options, DType dtype, DType kv_dtype);
 
+// The blocks of all ranks together.
+KvLayout kv_of_all_ranks(const ModelConfig& config, const LoadOptions& options, DType kv_dtype, int32_t num_blocks);
+
 // The name of a backend, and what it can do.
 void describe(const ModelConfig& config, const LoadOptions& options, const CudaDevice& device, DType dtype,
               BackendInfo* info);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/drafted_tokens.h"
+
 namespace llmb {
 
 int32_t max_top_of(const StepPlan& plan) {
@@ -46,6 +48,21 @@ void read_sampled(const CudaOps& ops, const StepPlan& plan, int32_t vocab_size, 
       out->top_logprobs.insert(out->top_logprobs.end(), logprobs, logprobs + num_top);
     }
     out->top_start.push_back(static_cast<int32_t>(out->top_tokens.size()));
+  }
+}
+
+void download_tokens(const StepPlan& plan, const TokenId* resolved, TokenId* host, cudaStream_t stream) {
+  if (!has_drafted(plan)) return;
+  cuda::check(cudaMemcpyAsync(host, resolved, plan.tokens.size() * sizeof(TokenId), cudaMemcpyDeviceToHost, stream),
+              "cudaMemcpyAsync");
+}
+
+void read_tokens(const StepPlan& plan, const GivenTokens& before, const TokenId* host, std::vector<TokenId>* tokens) {
+  *tokens = plan.tokens;
+  for (size_t row = 0; row < tokens->size(); ++row) {
+    TokenId& token = (*tokens)[row];
+    if (is_drafted(token)) token = host[row];
+    else if (token < 0) token = before.last.at(static_cast<size_t>(-1 - token));
   }
 }
 

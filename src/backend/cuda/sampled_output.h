@@ -1,9 +1,10 @@
-// The tokens that a step sampled, on their way from the device to the host.
+// The tokens that a step sampled, on their way from the device to the host, and those of its rows.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "backend/cuda/cuda_ops.h"
 #include "core/resolve_step.h"
@@ -20,5 +21,11 @@ void download_sampled(const CudaOps& ops, const StepPlan& plan, bool with_top, u
 
 // `host`: where download_sampled() wrote.
 void read_sampled(const CudaOps& ops, const StepPlan& plan, int32_t vocab_size, const uint8_t* host, SampledRows* out);
+
+// Where the device alone knows some of the plan's drafts: queues the copy of all its tokens. `resolved`: the step's.
+void download_tokens(const StepPlan& plan, const TokenId* resolved, TokenId* host, cudaStream_t stream);
+
+// The plan's tokens as the step had them. `before`: by the step before it; `host`: where download_tokens() wrote.
+void read_tokens(const StepPlan& plan, const GivenTokens& before, const TokenId* host, std::vector<TokenId>* tokens);
 
 }  // namespace llmb

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "core/draft_counts.h"
+#include "core/drafted_tokens.h"
 
 namespace llmb {
 
@@ -267,6 +268,9 @@ void StepStage::upload_masks(const StepPlan& plan, cudaStream_t stream) {
 
 void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) {
   copy_padded(plan.tokens, TokenId{0}, shape.num_tokens, out + at.tokens);
+  auto* const tokens = reinterpret_cast<TokenId*>(out + at.tokens);
+  for (int32_t row = 0; row < plan.num_tokens(); ++row)  // to CudaOps::drafted()
+    if (is_drafted(tokens[row])) tokens[row] = unseen_token(limits_.max_num_samples + drafted_slot(tokens[row]));
   copy_padded(rows_, cuda::StepRow(), shape.num_tokens, out + at.rows);
   copy(plan.entries, out + at.entries);
   if (limits_.has_states) pack_states(plan, shape, out + at.states);

@@ -1,0 +1,35 @@
+// DraftFeed between two models on one GPU: tokens are copied in the stream that both put their steps into.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/draft_feed.h"
+#include "kernels/cuda/memory.h"
+
+namespace llmb {
+
+// Plans that a draft model's backend holds, which wait for nobody: as many as mostly are drafted for a step.
+inline constexpr int32_t kPlansOfDraftModel = 8;
+
+class CudaDraftFeed final : public DraftFeed {
+ public:
+  // `index`: of the GPU. Both outlive it; the draft model's ops come when it loads.
+  CudaDraftFeed(int index, const std::optional<CudaOps>& target, const std::optional<CudaOps>& draft,
+                std::shared_ptr<const cuda::Stream> stream)
+      : index_(index), target_(target), draft_(draft), stream_(std::move(stream)) {}
+
+  int32_t num_slots() const override { return target_->num_drafted(); }
+  Status keep(int32_t first, int32_t count) override;
+
+ private:
+  const int index_;
+  const std::optional<CudaOps>& target_;
+  const std::optional<CudaOps>& draft_;
+  const std::shared_ptr<const cuda::Stream> stream_;
+};
+
+}  // namespace llmb

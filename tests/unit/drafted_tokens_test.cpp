@@ -1,0 +1,60 @@
+// Drafts that only the device knows stand in a plan behind an entry's first row, as far as the backend has slots.
+#include "core/drafted_tokens.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+namespace llmb {
+
+namespace {
+
+// A token after 6 with two drafts behind it, verified.
+StepPlan verifying_plan() {
+  StepPlan plan;
+  plan.clear();
+  plan.block_size = 4;
+  plan.tokens = {5, drafted_token(0), drafted_token(3)};
+  StepEntry entry;
+  entry.seq = 11;
+  entry.base = 6;
+  plan.entries = {entry};
+  plan.query_start = {0, 3};
+  plan.block_start = {0, 3};
+  plan.block_ids = {6, 7, 1};
+  plan.groups = {{11, 0, 0, 3, SampleMode::kVerify}};
+  for (int32_t row = 0; row < 3; ++row) {
+    plan.sample_rows.emplace_back();
+    plan.sample_rows.back().token_row = row;
+  }
+  return plan;
+}
+
+std::string broken(const StepPlan& plan, int32_t num_drafted) {
+  return validate_step_plan(plan, /*num_blocks=*/8, nullptr, 0, num_drafted).message().substr(0, 21);
+}
+
+}  // namespace
+
+TEST_CASE("a token in a slot is told from those that are known and from those that a plan in flight gives") {
+  for (const int32_t slot : {0, 1, 63, 1 << 20}) {
+    CHECK(is_drafted(drafted_token(slot)));
+    CHECK(drafted_slot(drafted_token(slot)) == slot);
+  }
+  for (const TokenId token : {0, 1 << 30, unseen_token(0), unseen_token(1 << 20)}) CHECK(!is_drafted(token));
+}
+
+TEST_CASE("drafts that only the device knows are behind an entry's first row, in slots that the backend has") {
+  StepPlan plan = verifying_plan();
+  CHECK(has_drafted(plan));
+  CHECK(broken(plan, 4) == "");
+  CHECK(broken(plan, 3) == "step plan invariant 6");
+  CHECK(validate_step_plan(plan, 8).message().substr(0, 21) == "step plan invariant 6");
+  plan.tokens = {drafted_token(0), 1, 2};
+  CHECK(broken(plan, 4) == "step plan invariant 6");
+  plan.tokens = {5, 1, 2};
+  CHECK(!has_drafted(plan));
+  CHECK(broken(plan, 0) == "");
+}
+
+}  // namespace llmb
