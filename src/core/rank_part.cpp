@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "core/row_parts.h"
 #include "core/types.h"
 
 namespace llmb {
@@ -65,23 +64,17 @@ void divide_heads(const ModelConfig& config, int32_t rank, int32_t size, ModelSh
   share->kv_heads = sets_of(rank);
 }
 
-// Layers of each stage. A step takes as long as the stage with the most to do, which has as little as may be, in steps
-// of prompts and of answers as far as there are such: layers multiply with their weights and with the positions that
-// rows see, the last stage for answers also with the LM head.
+// Those of its stage, balanced by what was measured, or by what is counted where nothing was.
 Range layers_of(const ModelConfig& config, const RankPart& part) {
-  const int64_t layers = config.num_hidden_layers, stages = part.num_stages;
-  if (stages == 1) return {0, layers};
-  const int64_t head = int64_t{config.vocab_size} * config.hidden_size, of_prompts = part.rows.prompt_permille;
-  const RowCost of_row = row_cost(config);
-  const int64_t of_layer = std::max<int64_t>(1, (of_row.of_row + of_row.of_position * part.rows.mean_position) / layers);
-  int64_t of_last = 1, least = INT64_MAX;
-  for (int64_t last = 1; last <= layers - (stages - 1); ++last) {
-    const int64_t of_others = ceil_div(layers - last, stages - 1) * of_layer, own = last * of_layer;
-    const int64_t cost = of_prompts * std::max(of_others, own) + (1000 - of_prompts) * std::max(of_others, own + head);
-    if (cost <= least) least = cost, of_last = last;
-  }
-  if (part.is_last_stage()) return {layers - of_last, layers};
-  return even_part(layers - of_last, 1, part.stage(), static_cast<int32_t>(stages - 1));
+  const int64_t layers = config.num_hidden_layers;
+  if (part.num_stages == 1) return {0, layers};
+  const StageCosts& measured = part.rows.costs;
+  const bool is_measured = static_cast<int64_t>(measured.answers.size()) == layers;
+  const std::vector<int64_t> bounds =
+      cut_layers(is_measured ? measured : counted_costs(config, part.rows.mean_position), part.rows.prompt_permille,
+                 part.num_stages);
+  const auto stage = static_cast<size_t>(part.stage());
+  return {bounds[stage], bounds[stage + 1]};
 }
 
 // Key heads with their value heads, or channels where a convolution is all there is.

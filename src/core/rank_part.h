@@ -18,6 +18,7 @@
 
 #include "base/status.h"
 #include "core/model_config.h"
+#include "core/stage_cut.h"
 
 namespace llmb {
 
@@ -33,10 +34,12 @@ struct Range {
   bool holds(int64_t i) const { return i >= begin && i < end; }
 };
 
-// The rows that stages of a pipeline are balanced for, as far as a job knows: they change no result.
+// The work that stages of a pipeline are balanced for, as far as a job knows it: nothing of it changes a result.
 struct StageRows {
   int32_t prompt_permille = 0;  // of the time that layers take, in steps of prompts, whose rows need no logits
   int32_t mean_position = 0;
+  int32_t answer_rows = 0;  // of a step of answers; 0: not known
+  StageCosts costs = {};    // of these rows, as rank 0 measured them; none: as counted
 };
 
 // One rank of so many. Ranks of a stage are neighbours, and in a stage those that have its parts of layers.

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/thread_pool.h"
+#include "job/measured_stages.h"
 #include "speculation/layers_drafter.h"
 #include "speculation/lookahead_drafter.h"
 #include "speculation/lookup_drafter.h"
@@ -82,9 +83,11 @@ LoadOptions target_load_options(const WorkerOptions& options) {
 
 std::optional<JobStop> Worker::load(const BackendFactory& make_backend) {
   LoadOptions load = target_load_options(options_);
-  const bool is_alone = options_.ranks.grid.num_ranks() == 1;
+  RankOptions ranks = options_.ranks;
+  balance_stages(make_backend, options_.device, options_.model, load, &ranks);
+  const bool is_alone = ranks.grid.num_ranks() == 1;
   if (const Status status = is_alone ? take_backend(make_backend(options_.device))
-                                     : take_backend(make_rank_team(options_.ranks, &load), &ranked_backend_);
+                                     : take_backend(make_rank_team(ranks, &load), &ranked_backend_);
       !status.ok()) {
     const bool is_memory = status.code() == StatusCode::kResourceExhausted;
     return JobStop{is_memory ? JobEnd::kOutOfMemory : JobEnd::kDeviceFault, status.message()};

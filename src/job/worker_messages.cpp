@@ -16,9 +16,15 @@ namespace llmb {
 
 // Bindings name every member, so that one more does not compile until it is here.
 template <typename F>
+void each_member(StageCosts& costs, F f) {
+  auto& [prompts, answers, head] = costs;
+  f(prompts), f(answers), f(head);
+}
+
+template <typename F>
 void each_member(StageRows& rows, F f) {
-  auto& [prompt_permille, mean_position] = rows;
-  f(prompt_permille), f(mean_position);
+  auto& [prompt_permille, mean_position, answer_rows, costs] = rows;
+  f(prompt_permille), f(mean_position), f(answer_rows), f(costs);
 }
 
 template <typename F>

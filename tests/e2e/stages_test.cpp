@@ -2,6 +2,7 @@
 // of steps, give the bytes of one process.
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,40 @@ TEST_CASE("processes that share out rows, with stages and without: the bytes of 
   const ProcessResult parts = run_llm_batch(tensor, lines), both = run_llm_batch(with(tensor, rows(2)), lines);
   CHECK_MESSAGE(both.exit_code == 3, both.err);
   CHECK(stable_output(both.out) == stable_output(parts.out));
+}
+
+TEST_CASE("stages of a model that is worth it are balanced by what is measured, which the start says: the bytes of one process") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("config.json"),
+             nlohmann::json({{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"hidden_size", 1024},
+                             {"num_hidden_layers", 6}, {"num_attention_heads", 16}, {"num_key_value_heads", 4},
+                             {"intermediate_size", 2048}, {"vocab_size", 1536}, {"max_position_embeddings", 256},
+                             {"rms_norm_eps", 1e-5}, {"rope_theta", 10000.0}, {"tie_word_embeddings", true},
+                             {"torch_dtype", "bfloat16"}})
+                 .dump());
+  std::string lines;
+  for (int i = 0; i < 12; ++i)
+    lines += nlohmann::json({{"prompt_token_ids", {5 + i, 9, 17}}, {"max_tokens", 4}, {"ignore_eos", true},
+                             {"return_token_ids", true}, {"temperature", i % 2}})
+                 .dump() +
+             "\n";
+  const auto run = [&](const std::vector<std::string>& more) {
+    return run_process(with({kProgram, "-m", dir.path(), "--tokenizer", kModel, "--load-format", "dummy", "--device", "cpu",
+                             "--progress", "none"},
+                            more),
+                       lines);
+  };
+  const ProcessResult plain = run({});
+  REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+  CHECK(plain.err.find("stages have") == std::string::npos);
+  for (const auto& flags : {stages(2), with(stages(2), {"--workers", "2"}), stages(3)}) {
+    CAPTURE(flags);
+    const ProcessResult result = run(flags);
+    CHECK_MESSAGE(result.exit_code == 0, result.err);
+    CHECK(stable_output(result.out) == stable_output(plain.out));
+    CHECK_MESSAGE(result.err.find("stages have ") != std::string::npos, result.err);
+    CHECK_MESSAGE(result.err.find(" layers; in steps of answers the LM head takes as long as 0.") != std::string::npos, result.err);
+  }
 }
 
 TEST_CASE("the metrics line and the report say how idle each rank was") {
