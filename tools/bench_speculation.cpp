@@ -148,22 +148,23 @@ double median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// The best ratio that drafts of one acceptance reach by the curve, prompts included, with as many drafts as pay most.
-double predicted_by_curve(const Target& target, int32_t batch, double acceptance) {
+// The best ratio that drafts of a script reach by the curve, prompts included, with as many for a sequence as pay most.
+double predicted_by_curve(const Target& target, int32_t batch, const ScriptedDrafter& script) {
   const StepCost& curve = target.curve;
-  const double num_steps = kAnswerTokens - 1, prompt_ms = curve.ms(batch * kPromptTokens);
-  double best = 1, tokens = 1, right = 1;
-  for (int32_t k = 1; k <= target.max_tokens && k * batch <= kMaxStepTokens; ++k) {
-    tokens += right *= acceptance;
-    const double with_ms = prompt_ms + num_steps / tokens * curve.ms(batch * (k + 1));
-    best = std::max(best, (prompt_ms + num_steps * curve.ms(batch)) / with_ms);
-  }
+  const auto num_rounds = static_cast<double>(target.requests.size()) / batch;
+  const double prompts_ms = num_rounds * curve.ms(batch * kPromptTokens);
+  const auto ms_with = [&](int32_t num_drafts) {
+    const auto num_steps = static_cast<double>(script.num_steps(num_drafts)) / batch;
+    return prompts_ms + num_steps * curve.ms(batch * (num_drafts + 1));
+  };
+  double best = 1;
+  for (int32_t k = 1; k <= target.max_tokens && k * batch <= kMaxStepTokens; ++k)
+    best = std::max(best, ms_with(0) / ms_with(k));
   return best;
 }
 
-// Negative acceptance: it is measured.
 void compare(const std::string& name, Target* target, int32_t batch, const MakeDrafters& make, bool drafts_always,
-             int32_t pairs, double acceptance = -1) {
+             int32_t pairs, const ScriptedDrafter* script = nullptr) {
   std::vector<double> ratios;
   Run with;
   for (int32_t pair = 0; pair < pairs; ++pair) {
@@ -184,7 +185,7 @@ void compare(const std::string& name, Target* target, int32_t batch, const MakeD
   std::printf("%-34s batch %d: %.3f x (%d pairs, %.3f to %.3f); %.2f tokens a row and step, %.0f %% of drafts right",
               name.c_str(), batch, median(ratios), pairs, *least, *most, share_of(given, groups),
               100 * share_of(num_accepted, num_drafted));
-  if (acceptance > 0) std::printf("; the curve says %.3f x", predicted_by_curve(*target, batch, acceptance));
+  if (script != nullptr) std::printf("; the curve says %.3f x", predicted_by_curve(*target, batch, *script));
   std::printf("; %.3f x by its own count, drafts in %.1f %% of steps, %.3f ms between two\n",
               1 + done.measured_saved_ms / with.ms, 100 * share_of(drafting, steps), share_of(with.gap_ms, steps));
   std::fflush(stdout);
@@ -313,7 +314,8 @@ void bench_shape(const Options& options, const std::string& name, double accepta
       return one(std::make_unique<ScriptedDrafter>(answers, acceptance));
     };
     run(&target, batch, make, true);  // the curve
-    compare(name, &target, batch, make, false, options.pairs, acceptance);
+    const ScriptedDrafter script(answers, acceptance);
+    compare(name, &target, batch, make, false, options.pairs, &script);
   }
   print_curve(target);
 }

@@ -25,15 +25,27 @@ class ScriptedDrafter final : public Drafter {
       for (int32_t k = 0; k < limits.max_tokens; ++k) {
         const size_t at = sequences[i]->output_tokens.size() + k;
         if (at >= answer.size()) break;
-        const bool is_right = sampling_uniform({1, static_cast<uint64_t>(sequences[i]->id)}, at, 0) < right_rate_;
-        guesses[i].add(is_right ? answer[at] : answer[at] ^ 1, k - 1, right_rate_, 0);
+        guesses[i].add(is_right(sequences[i]->id, at) ? answer[at] : answer[at] ^ 1, k - 1, right_rate_, 0);
       }
     }
   }
   void learn(const Sequence&, const Guess&, std::span<const Verdict>) override {}
   void forget(const Sequence&) override {}
 
+  // That all answers take behind their prompts, with so many drafts in each.
+  int64_t num_steps(int32_t num_drafts) const {
+    int64_t num_steps = 0;
+    for (const auto& [id, answer] : answers_)
+      for (size_t at = 1; at < answer.size(); ++at, ++num_steps)
+        for (int32_t k = 0; k < num_drafts && at + 1 < answer.size() && is_right(id, at); ++k) ++at;
+    return num_steps;
+  }
+
  private:
+  bool is_right(int64_t id, size_t at) const {
+    return sampling_uniform({1, static_cast<uint64_t>(id)}, at, 0) < right_rate_;
+  }
+
   const Answers& answers_;
   const double right_rate_;
 };

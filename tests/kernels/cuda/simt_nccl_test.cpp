@@ -61,7 +61,7 @@ TEST_CASE("a library that is missing, lacks a function or is too old is named, w
 TEST_CASE("the twin: every call gives all ranks what NCCL promises, in a stream's order and in a recording") {
   for (const int size : {1, 2, 4}) {
     CAPTURE(size);
-    const bool is_right = run_ranks(size, [&](NcclComm comm, int rank) {
+    const bool all_right = run_ranks(size, [&](NcclComm comm, int rank) {
       constexpr size_t kCount = 300'000;  // more than goes at once
       cudaStream_t stream = nullptr;
       check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
@@ -95,7 +95,7 @@ TEST_CASE("the twin: every call gives all ranks what NCCL promises, in a stream'
       cudaGraphExecDestroy(executable), cudaGraphDestroy(graph), cudaStreamDestroy(stream);
       return is_right;
     });
-    CHECK(is_right);
+    CHECK(all_right);
   }
   CHECK(::llmb::simt::num_nccl_calls() == 3 * 2 * 3);  // of this process: each call twice
 }

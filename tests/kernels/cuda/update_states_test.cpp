@@ -102,7 +102,7 @@ TEST_CASE("update_states gives the same bytes however steps cut a sequence") {
 
 TEST_CASE("one token at a time gives the bytes of eight, whatever a sequence's rows are") {
   for (const StateKind kind : {kDelta, kMamba})
-    for (const int64_t key_dim : {40, 100, 200}) {
+    for (const int32_t key_dim : {40, 100, 200}) {
       const StateInputs in = random_state_inputs({kind, 1, 2, key_dim, 40, 4}, 50);
       const std::vector<float> whole = run<float>(in, steps_of(50, {1000}));
       for (const std::vector<int32_t>& sizes : std::vector<std::vector<int32_t>>{{1000}, {1}, {9, 1, 30}})
