@@ -11,8 +11,8 @@
 // The manual's tokens a step, "always": --case stories --batches 1 --pairs 1 --heads DIR --eagle DIR
 // What a GPU does between two steps while a model of your choice drafts for another: --device cuda --case stories
 // --model-dir DIR --draft DIR; "by way of the host" is without what src/README.md, "On a GPU", says of a draft model
-// 2026-11-27, two cores of an AMD EPYC 7003 (AVX2) with nothing beside it, in brackets what the curve says: shape 1.90
-// (1.71) at batch 1, 1.22 (1.13) at 4, 1.00 (1.00) at 8; copies 2.91 (2.82) at 1, 1.14 (1.22) at 8.
+// 2026-11-27, two cores of an AMD EPYC 7003 (AVX2) with nothing beside it, in brackets what the curve says: shape 1.91
+// (2.02) at batch 1, 1.22 (1.13) at 4, 1.00 (1.00) at 8; copies 2.91 (2.82) at 1, 1.14 (1.22) at 8.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
