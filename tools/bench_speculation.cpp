@@ -9,8 +9,8 @@
 //   auto     the bundled model's answers to each file of questions, with what --speculative auto does and with drafts
 //            that are always wrong; lines {"prompt": …}, {"question": …} or {"messages": [one]}
 // The manual's tokens a step, "always": --case stories --batches 1 --pairs 1 --heads DIR --eagle DIR
-// What a GPU does between two steps while a model of your choice drafts for another: --device cuda --case stories
-// --model-dir DIR --draft DIR; "by way of the host" is without what src/README.md, "On a GPU", says of a draft model
+// On a GPU, with your own models: --device cuda --case stories --model-dir DIR --draft DIR. Each line ends with how long the
+// GPU waits between two steps; "by way of the host": the host reads each draft and passes it on.
 // 2026-11-27, two cores of an AMD EPYC 7003 (AVX2) with nothing beside it, in brackets what the curve says: shape 1.91
 // (2.02) at batch 1, 1.22 (1.13) at 4, 1.00 (1.00) at 8; copies 2.91 (2.82) at 1, 1.14 (1.22) at 8.
 #include <CLI/CLI.hpp>
