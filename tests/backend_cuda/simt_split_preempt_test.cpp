@@ -9,8 +9,8 @@
 #include "backend/cuda/cuda_backend.h"
 #include "core/layer_groups.h"
 #include "kernels/simt/settings.h"
-#include "kernels/simt/stream_order.h"
 #include "model/config_loader.h"
+#include "tests/backend_cuda/stream_order.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/scheduled_run.h"
 #include "tests/support/scripted_proposer.h"
@@ -39,19 +39,6 @@ class Counted final : public Backend {
 
  private:
   const std::unique_ptr<Backend> inner_;
-};
-
-// The order of streams from here on; the usual one behind it.
-class Order {
- public:
-  explicit Order(uint64_t seed) {
-    simt::set_seed(seed);
-    simt::set_interleaving(seed % 3 * 50);
-  }
-  ~Order() {
-    simt::set_seed(0);
-    simt::set_interleaving(0);
-  }
 };
 
 struct Case {
@@ -121,7 +108,7 @@ TEST_CASE("preempted and computed again or swapped in the middle of steps in two
       uint64_t num_mixers[2] = {};  // of whole steps, and of steps in two parts
       for (const bool splits : {false, true}) {
         CAPTURE(splits);
-        const Order order(splits ? 1 + swaps : 0);
+        const StreamOrder order(splits ? 1 + swaps : 0);
         Counted small = load(c, splits ? SplitMode::kAlways : SplitMode::kNever, few_blocks(ample), swaps ? 1 : 0);
         const uint64_t before = num_mixers_run();
         const ScheduledRun run = run_scheduled(small, config, nullptr, requests);
@@ -161,7 +148,7 @@ TEST_CASE("preempted with drafts in chains and trees that steps in two parts ver
       config.max_drafts_per_group = 4;
       const bool has_trees = c.model == "qwen2";
       config.allows_trees = has_trees;
-      const Order order(swaps ? 2 : 1);
+      const StreamOrder order(swaps ? 2 : 1);
       Counted small = load(c, SplitMode::kAlways, few_blocks(ample), swaps ? 1 : 0, 8);
       ScriptedProposer proposer(tokens_of(requests, expected.answers), config_of(c).vocab_size,
                                 {.propose_rate = 0.8, .right_rate = 0.7, .tree_rate = has_trees ? 0.4 : 0.0}, 3);

@@ -9,9 +9,9 @@
 #include "backend/cuda/cuda_backend.h"
 #include "kernels/simt/green_context.h"
 #include "kernels/simt/settings.h"
-#include "kernels/simt/stream_order.h"
 #include "model/adapter_library.h"
 #include "model/config_loader.h"
+#include "tests/backend_cuda/stream_order.h"
 #include "tests/support/all_schedules.h"
 #include "tests/support/golden.h"
 #include "tests/support/plan_builder.h"
@@ -24,19 +24,6 @@
 
 namespace llmb::test {
 namespace {
-
-// The order of streams from here on; the usual one behind it.
-class Order {
- public:
-  explicit Order(uint64_t seed) {
-    simt::set_seed(seed);
-    simt::set_interleaving(seed % 3 * 50);
-  }
-  ~Order() {
-    simt::set_seed(0);
-    simt::set_interleaving(0);
-  }
-};
 
 uint64_t num_mixers_run() { return simt::num_runs("attention") + simt::num_runs("causal_conv"); }
 
@@ -98,7 +85,7 @@ TEST_CASE("golden models of every kind, in random steps and in any order of stre
     const uint64_t of_whole = num_mixers_run() - before;
     const auto split = load(SplitMode::kAlways, config, o);
     for (const uint64_t seed : {1, 2}) {
-      const Order order(seed);
+      const StreamOrder order(seed);
       CAPTURE(seed);
       const uint64_t begin = num_mixers_run();
       CHECK((generate_at_random(*split, requests, seed == 1 ? 30 : 9, 6, seed) == expected));
@@ -166,7 +153,7 @@ TEST_CASE("shared prefixes, drafts, recorded steps, int8 and fp8 keys, chunks an
           CAPTURE(num_blocks);
           CAPTURE(max_num_batched_tokens);
           CAPTURE(drafts);
-          const Order order(static_cast<uint64_t>(num_blocks + max_num_batched_tokens + drafts));
+          const StreamOrder order(static_cast<uint64_t>(num_blocks + max_num_batched_tokens + drafts));
           ScriptedProposer proposer(answer, load_of.config.vocab_size,
                                     {.propose_rate = 0.8, .right_rate = 0.7, .tree_rate = 0.4}, 2);
           const uint64_t before = simt::num_runs("shared_paged_attention_kernel");
@@ -223,7 +210,7 @@ TEST_CASE("drafts of models with recurrent states: the bytes of one part") {
     const auto answer = tokens_of(requests, expected);
     const auto split = load(SplitMode::kAlways, config, o);
     for (const uint64_t seed : {1, 2}) {
-      const Order order(seed);
+      const StreamOrder order(seed);
       ScriptedProposer proposer(answer, 60, {.propose_rate = 0.8, .right_rate = 0.7}, seed);
       CHECK((run(*split, &proposer).answers == expected));
     }
@@ -249,7 +236,7 @@ TEST_CASE("adapters: the bytes of one part") {
   const auto expected = generate_one_by_one(*load(SplitMode::kNever, config, o), requests, 48);
   const auto split = load(SplitMode::kAlways, config, o);
   for (const uint64_t seed : {1, 2, 3}) {
-    const Order order(seed);
+    const StreamOrder order(seed);
     CHECK((generate_at_random(*split, requests, 30, 6, seed) == expected));
   }
 }
