@@ -54,14 +54,14 @@ Status ExprArena::explore(ExprId start, int32_t* budget) {
                                 std::to_string(kMaxSetStates) + " states; use shorter bounds or simpler patterns");
   }
   std::vector<bool> is_alive(states.size(), false);
-  std::vector<int32_t> todo;
+  std::vector<int32_t> pending;
   for (size_t i = 0; i < states.size(); ++i)
-    if (is_nullable(states[i])) is_alive[i] = true, todo.push_back(static_cast<int32_t>(i));
-  while (!todo.empty()) {
-    const int32_t state = todo.back();
-    todo.pop_back();
+    if (is_nullable(states[i])) is_alive[i] = true, pending.push_back(static_cast<int32_t>(i));
+  while (!pending.empty()) {
+    const int32_t state = pending.back();
+    pending.pop_back();
     for (const int32_t from : before[state])
-      if (!is_alive[from]) is_alive[from] = true, todo.push_back(from);
+      if (!is_alive[from]) is_alive[from] = true, pending.push_back(from);
   }
   for (size_t i = 0; i < states.size(); ++i) {
     if (!is_alive[i]) nodes_[states[i]].is_dead = true;

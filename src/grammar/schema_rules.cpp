@@ -64,13 +64,13 @@ std::vector<Branch> SchemaRules::branches_of(const Goal& goal) {
   return out;
 }
 
-void SchemaRules::expand(Branch branch, std::vector<Term> todo, std::vector<Choice> choices, std::set<Term> seen,
+void SchemaRules::expand(Branch branch, std::vector<Term> pending, std::vector<Choice> choices, std::set<Term> seen,
                          std::vector<Branch>* out) {
-  while (!todo.empty() || !choices.empty()) {
+  while (!pending.empty() || !choices.empty()) {
     if (branch.types == 0) return;
-    if (!todo.empty()) {
-      const Term term = todo.front();
-      todo.erase(todo.begin());
+    if (!pending.empty()) {
+      const Term term = pending.front();
+      pending.erase(pending.begin());
       rules_.arena.spend(4);
       if (!seen.insert(term).second) continue;
       if (seen.size() > 1000) too_large("more than 1000 schemas hold at one place");
@@ -84,7 +84,7 @@ void SchemaRules::expand(Branch branch, std::vector<Term> todo, std::vector<Choi
         branch.merge(choice[0].bounds);
         inner.insert(inner.end(), choice[0].terms.begin(), choice[0].terms.end());
       }
-      todo.insert(todo.begin(), inner.begin(), inner.end());
+      pending.insert(pending.begin(), inner.begin(), inner.end());
       continue;
     }
     // A choice with one way or none comes first: it may rule out much.
@@ -94,17 +94,17 @@ void SchemaRules::expand(Branch branch, std::vector<Term> todo, std::vector<Choi
     choices.erase(at);
     if (choice.empty()) return;
     for (size_t i = 0; i < choice.size(); ++i) {
-      rules_.arena.spend(8 + static_cast<int64_t>(todo.size() + choices.size() + seen.size() + branch.size()));
+      rules_.arena.spend(8 + static_cast<int64_t>(pending.size() + choices.size() + seen.size() + branch.size()));
       const bool is_last = i + 1 == choice.size();
       Branch bounds = branch;
       bounds.merge(choice[i].bounds);
       // Terms in the schema's order, each with what it refers to before the next: so stand the properties.
       std::vector<Term> terms = choice[i].terms;
-      terms.insert(terms.end(), todo.begin(), todo.end());
+      terms.insert(terms.end(), pending.begin(), pending.end());
       for (const Term& other : choice[i].excluded)
         if (!excludes(choice[i].terms, other)) terms.push_back({Term::kNotSchema, other.json, other.pointer});
       if (is_last) {
-        branch = std::move(bounds), todo = std::move(terms);
+        branch = std::move(bounds), pending = std::move(terms);
       } else if (bounds.types != 0) {
         if (++num_branches_ > kMaxBranches)
           too_large("its choices multiply to more than " + std::to_string(kMaxBranches));

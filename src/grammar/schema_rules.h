@@ -48,7 +48,7 @@ class SchemaRules {
   ExprId body_of(const Branch& branch);
 
   std::vector<Branch> branches_of(const Goal& goal);
-  void expand(Branch branch, std::vector<Term> todo, std::vector<Choice> choices, std::set<Term> seen,
+  void expand(Branch branch, std::vector<Term> pending, std::vector<Choice> choices, std::set<Term> seen,
               std::vector<Branch>* out);
   bool excludes(const std::vector<Term>& terms, const Term& other);
   bool is_surely_empty(const Branch& branch, int depth);
