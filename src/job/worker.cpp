@@ -84,7 +84,12 @@ LoadOptions target_load_options(const WorkerOptions& options) {
 std::optional<JobStop> Worker::load(const BackendFactory& make_backend) {
   LoadOptions load = target_load_options(options_);
   RankOptions ranks = options_.ranks;
-  balance_stages(make_backend, options_.device, options_.model, load, &ranks);
+  const BackendFactory make_watched = [&](std::string_view device) -> Result<std::unique_ptr<Backend>> {
+    auto backend = make_backend(device);
+    if (!backend.ok()) return backend;
+    return std::unique_ptr<Backend>(std::make_unique<WatchedBackend>(std::move(*backend), watch_));
+  };
+  balance_stages(make_watched, options_.device, options_.model, load, &ranks);
   const bool is_alone = ranks.grid.num_ranks() == 1;
   if (const Status status = is_alone ? take_backend(make_backend(options_.device))
                                      : take_backend(make_rank_team(ranks, &load), &ranked_backend_);
