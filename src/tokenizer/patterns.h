@@ -28,6 +28,59 @@ inline constexpr const char* kTekkenPattern =
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
     "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
+// Qwen 3.5: marks belong to the letters before them.
+inline constexpr const char* kQwen35Pattern =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"
+    "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+// The same as Qwen's with other endings of lines or words: Ling, Seed-Coder, and one for Turkish.
+inline constexpr const char* kBailingPattern =
+    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}"
+    "| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+";
+inline constexpr const char* kSeedCoderPattern =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}"
+    "| ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+inline constexpr const char* kUfakzekaPattern =
+    "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+// Jais 2: Llama 3's with white space in powers of two.
+inline constexpr const char* kJais2Pattern =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}"
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
+    "|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)|\\s{32}(?!\\S)|\\s{16}(?!\\S)"
+    "|\\s{8}(?!\\S)|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s{1}";
+
+// MiniCPM 5: groups of three digits, then Llama 3's with numbers whole.
+inline constexpr const char* kMiniCpm5Patterns[] = {
+    "\\p{N}{1,3}",
+    ("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}+"
+     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+")};
+
+// Youtu: Korean, punctuation of East Asia, Bopomofo, Han and Kana apart; then o200k's with single digits.
+inline constexpr const char* kYoutuPatterns[] = {
+    ("[\\x{AC00}-\\x{D7A3}\\x{3131}-\\x{318E}]+"
+     "|[\\x{FF01}\\x{2026}\\x{201C}\\x{201D}\\x{2018}\\x{2019}\\x{2014}\\x{FF1A}\\x{FF1B}\\x{FF0C}"
+     "\\x{3001}-\\x{303F}\\x{FE30}-\\x{FE4F}]+"
+     "|[\\x{3105}-\\x{312F}]+|[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+"),
+    ("[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
+     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+     "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+")};
+
+// Digits in groups of three from the right: Aya, SuperBPE (where they lie between what is joined), Trinity.
+inline constexpr const char* kTinyAyaDigits = "\\d{1,3}(?=(?:\\d{3})*\\b)";
+inline constexpr const char* kSuperBpePatterns[] = {"\\p{N}+", "(?=(\\d{3})+(?!\\d))"};
+inline constexpr const char* kAfmoePatterns[] = {
+    "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N}))",
+    ("[\\x{4E00}-\\x{9FFF}\\x{3400}-\\x{4DBF}\\x{F900}-\\x{FAFF}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}"
+     "\\x{FF65}-\\x{FF9F}\\x{2F00}-\\x{2FDF}\\x{E40}-\\x{E7F}\\x{E80}-\\x{EFF}\\x{1780}-\\x{17FF}"
+     "\\x{1000}-\\x{109F}\\x{AA60}-\\x{AA7F}\\x{A9E0}-\\x{A9FF}\\x{AC00}-\\x{D7AF}\\x{1100}-\\x{11FF}]+")};
+
+// Laguna: runs of line ends apart, then Qwen's.
+inline constexpr const char* kLagunaLines = "[^\\n]+|[\\n]+";
+
 // BLOOM: spaces and the punctuation of many scripts end a word.
 inline constexpr const char* kBloomPattern = " ?[^(\\s|.,!?…。，、।۔،)]+";
 
@@ -47,6 +100,11 @@ inline constexpr const char* kDeepSeekV3Patterns[] = {
     "\\p{N}{1,3}", "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+",
     ("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
      "| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+")};
+
+// Spark 2.5: the same with line ends one by one, and single digits at last.
+inline constexpr const char* kSparkPattern =
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    "| ?[\\p{P}\\p{S}]+|[\\r\\n]|\\s+(?!\\S)|\\s+";
 
 // DeepSeek Coder: the digits apart.
 inline constexpr const char* kDeepSeekCoderPatterns[] = {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+",

@@ -39,6 +39,29 @@ WordSplit falcon() {
   return s;
 }
 
+// Splits of one maker each.
+std::optional<WordSplit> find_rare_split(std::string_view name) {
+  if (name == "bailingmoe" || name == "bailingmoe2" || name == "llada-moe") return splits({kBailingPattern});
+  if (name == "seed-coder") return splits({kSeedCoderPattern});
+  if (name == "ufakzeka") return splits({kUfakzekaPattern});
+  if (name == "jais-2") return splits({kJais2Pattern});
+  if (name == "tiny_aya" || name == "cohere2moe") return splits({kTinyAyaDigits, kO200kPattern});
+  if (name == "superbpe") return splits({kSuperBpePatterns[0], kSuperBpePatterns[1]});
+  if (name == "afmoe") return splits({kAfmoePatterns[0], kAfmoePatterns[1], kDeepSeekV3Patterns[2]});
+  if (name == "laguna") return splits({kLagunaLines, kQwen2Pattern});
+  if (name == "spark2_5") return splits({kDeepSeekV3Patterns[0], kDeepSeekV3Patterns[1], kSparkPattern, "\\p{N}"});
+  std::optional<WordSplit> s;
+  if (name == "qwen35") {
+    s = splits({kQwen35Pattern});
+    s->nfc = true;
+    return s;
+  }
+  if (name == "youtu") s = splits({kYoutuPatterns[0], kYoutuPatterns[1]});
+  if (name == "minicpm5") s = splits({kMiniCpm5Patterns[0], kMiniCpm5Patterns[1]});
+  if (s) s->ignore_merges = true;
+  return s;
+}
+
 // A split that may have made a vocabulary, and those that cut less: these fit its vocabularies as well.
 struct Candidate {
   std::string_view name;
@@ -99,36 +122,41 @@ std::optional<WordSplit> find_word_split(std::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   WordSplit s;
-  if (is({"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "lfm2"})) {
+  if (is({"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "lfm2", "midm-2.0", "jina-v5-nano"})) {
     s = splits({kLlama3Pattern});
     s.ignore_merges = s.add_bos = true;
-  } else if (is({"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"})) {
+  } else if (is({"dbrx", "smaug-bpe", "glm4", "glm5", "chatglm-bpe"})) {
     s = splits({kLlama3Pattern});
-  } else if (is({"qwen2", "deepseek-r1-qwen", "megrez"})) {
+    s.ignore_merges = name.starts_with("glm");
+  } else if (is({"qwen2", "deepseek-r1-qwen", "megrez", "f2llmv2"})) {
     s = splits({kQwen2Pattern});
     s.nfc = true;
-  } else if (is({"stablelm2"})) {
+  } else if (is({"stablelm2", "hunyuan", "solar-open", "grok-2", "kormo"})) {
     s = splits({kQwen2Pattern});
-  } else if (is({"gpt-2", "phi-2"})) {
+  } else if (is({"gpt-2", "phi-2", "exaone4", "gigachat", "a.x-4.0", "mellum", "jais", "trillion", "granite-docling",
+                 "roberta-bpe", "jina-es", "jina-de", "jina-v1-en", "jina-v2-es", "jina-v2-de", "jina-v2-code"})) {
     s.steps = {byte_level(true)};
-  } else if (is({"mpt", "olmo"})) {
+  } else if (is({"mpt", "olmo", "modern-bert"})) {
     s.steps = {byte_level(true)};
     s.nfc = true;
-  } else if (is({"smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "command-r"})) {
+  } else if (is({"smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "command-r", "mellum2"})) {
     s.steps = {digits(true), byte_level(true)};
     s.nfc = name == "command-r";
   } else if (is({"falcon", "default"})) {
     s = falcon();
-  } else if (is({"gpt-4o", "llama4"})) {
+  } else if (is({"gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2", "granite-embed-multi-97m"})) {
     s = splits({kO200kPattern});
+    s.ignore_merges = name == "granite-embed-multi-97m";
   } else if (is({"tekken"})) {
     s = splits({kTekkenPattern});
     s.ignore_merges = s.add_bos = true;
   } else if (is({"kimi-k2"})) {
     s = splits({kKimiPattern});
-  } else if (is({"bloom"})) {
+  } else if (is({"bloom", "poro-chat", "gpt3-finnish"})) {
     s = splits({kBloomPattern});
-  } else if (is({"deepseek-v3"})) {
+  } else if (is({"viking"})) {
+    s = splits({kBloomPattern, "\\p{N}"});
+  } else if (is({"deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"})) {
     s = splits({kDeepSeekV3Patterns[0], kDeepSeekV3Patterns[1], kDeepSeekV3Patterns[2]});
   } else if (is({"deepseek-coder", "deepseek-llm"})) {
     using Patterns = std::span<const char* const>;
@@ -136,7 +164,7 @@ std::optional<WordSplit> find_word_split(std::string_view name) {
       s.steps.push_back(split(pattern));
     s.steps.insert(s.steps.end(), {digits(true), byte_level(false)});
   } else {
-    return std::nullopt;
+    return find_rare_split(name);
   }
   return s;
 }

@@ -107,7 +107,28 @@ TEST_CASE("every name of a splitting loads, others are refused by theirs") {
                           "deepseek-llm",
                           "kimi-k2",
                           "falcon3",
-                          "bloom"}) {
+                          "bloom",
+                          "glm5",
+                          "hunyuan",
+                          "hunyuan-dense",
+                          "exaone4",
+                          "qwen35",
+                          "bailingmoe",
+                          "seed-coder",
+                          "ufakzeka",
+                          "jais-2",
+                          "tiny_aya",
+                          "superbpe",
+                          "afmoe",
+                          "laguna",
+                          "spark2_5",
+                          "youtu",
+                          "minicpm5",
+                          "viking",
+                          "granite-docling",
+                          "modern-bert",
+                          "mellum2",
+                          "minimax-m2"}) {
     CAPTURE(pre);
     GgufWriter w;
     add_byte_level_tokenizer(&w, files, pre);

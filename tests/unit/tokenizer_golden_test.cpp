@@ -6,6 +6,7 @@
 #include "tokenizer/decoder.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/word_splits.h"
 
 namespace llmb {
 
@@ -91,6 +92,28 @@ TEST_CASE("pre-tokenizers give Hugging Face's pieces") {
       CHECK(pieces == c[1].get<std::vector<std::string>>());
     }
   }
+}
+
+TEST_CASE("splits that GGUF files name give the pieces of the tokenizers that have them") {
+  size_t num_names = 0;
+  for (const auto& row : read_jsonl(kDir + "word_splits.jsonl"))
+    for (const auto& name : row["names"]) {
+      CAPTURE(name.dump());
+      const auto split = find_word_split(name.get<std::string>());
+      REQUIRE(split.has_value());
+      auto pre_tokenizer = PreTokenizer::make(pre_tokenizer_of(*split));
+      REQUIRE_MESSAGE(pre_tokenizer.ok(), pre_tokenizer.status().message());
+      PreTokenizerScratch scratch;
+      for (const auto& c : row["cases"]) {
+        const auto text = c[0].get<std::string>();
+        CAPTURE(text);
+        std::vector<std::string> pieces;
+        pre_tokenizer->run(text, true, scratch, [&](std::string_view piece) { pieces.emplace_back(piece); });
+        CHECK(pieces == c[1].get<std::vector<std::string>>());
+      }
+      ++num_names;
+    }
+  CHECK(num_names >= 45);
 }
 
 TEST_CASE("decoders give Hugging Face's text") {
