@@ -15,6 +15,13 @@ void read_attention_bias(ConfigFields& f, ModelConfig* c) {
   c->qkv_bias = c->o_bias = f.boolean("attention_bias", false);
 }
 
+// Behind attention and the MLP, and of q and k.
+void set_olmo2_norms(ModelConfig* c) {
+  c->pre_norm = false;
+  c->post_norm = true;
+  c->qk_norm = QkNorm::kAllHeads;
+}
+
 // Qwen: a window for the upper layers, if the file turns it on.
 void read_qwen_windows(ConfigFields& f, ModelConfig* c) {
   if (!f.boolean("use_sliding_window", false) || f.is_null("sliding_window")) return;
@@ -106,15 +113,14 @@ void read_olmo(ConfigFields& f, ModelConfig* c) {
 
 void read_olmo2(ConfigFields& f, ModelConfig* c) {
   read_attention_bias(f, c);
-  c->pre_norm = false;
-  c->post_norm = true;
-  c->qk_norm = QkNorm::kAllHeads;
+  set_olmo2_norms(c);
   c->ropes = {read_rope(f, {}, c)};
 }
 
 // Three layers that slide to one that sees everything, which alone has its rope scaled.
 void read_olmo3(ConfigFields& f, ModelConfig* c) {
-  read_olmo2(f, c);
+  read_attention_bias(f, c);
+  set_olmo2_norms(c);
   read_ropes_by_type(f, {.theta = 500000}, {.theta = 500000}, c);
   const std::vector<bool> sliding = read_sliding_layers(f, *c, [](int32_t i) { return (i + 1) % 4 != 0; });
   std::vector<LayerConfig>& layers = layers_of(c);

@@ -31,6 +31,18 @@ constexpr GgufArchitecture kGgufArchitectures[] = {
     {"bloom", "bloom", false, false, false},        {"mpt", "mpt", false, false, false},
     {"deepseek2", "deepseek_v3", false, false, false}, {"qwen2moe", "qwen2_moe", false, false, false},
     {"glm4moe", "glm4_moe", false, false, true},    {"seed_oss", "seed_oss", false, false, true},
+    {"mistral3", "mistral", true, false, false},    {"chatglm", "glm", true, false, false},
+    {"glm4", "glm4", true, false, false},           {"command-r", "cohere", true, false, false},
+    {"cohere2", "cohere2", true, false, false},     {"exaone4", "exaone4", false, false, true},
+    {"ernie4_5", "ernie4_5", true, false, false},   {"ernie4_5-moe", "ernie4_5_moe", true, false, false},
+    {"phi2", "phi", false, false, false},           {"hunyuan-dense", "hunyuan_v1_dense", false, false, false},
+    {"internlm2", "llama", true, false, false},     {"hunyuan-moe", "hunyuan_v1_moe", false, false, false},
+    {"nemotron", "nemotron", false, true, false},   {"olmo", "olmo", true, false, false},
+    {"olmoe", "olmoe", false, false, false},        {"stablelm", "stablelm", false, false, false},
+    {"granitemoe", "granitemoe", true, false, false}, {"llama4", "llama4_text", true, false, false},
+    {"arcee", "arcee", true, false, false},         {"dots1", "dots1", false, false, false},
+    {"starcoder", "gpt_bigcode", false, false, false}, {"qwen2vl", "qwen2_vl", false, false, false},
+    {"qwen3vl", "qwen3_vl_text", false, false, false}, {"qwen3vlmoe", "qwen3_moe", false, false, false},
 };
 
 std::string layer_key(const char* name) { return std::string("blk.0.") + name; }
@@ -50,20 +62,25 @@ void read_llama3_factors(GgufConfigJson& c, int64_t head_dim) {
   const auto factors = float_tensor(c.file(), "rope_freqs.weight", head_dim / 2);
   if (!factors.ok()) return c.fail(factors.status());
   const double theta = c.out.value("rope_theta", 10000.0), factor = factors->back();
-  constexpr double kLow = 1, kHigh = 4, kOriginal = 8192;
-  for (size_t i = 0; i < factors->size(); ++i) {
-    const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    const double turns = kOriginal * frequency / (2 * M_PI);
-    const double smooth = (turns - kLow) / (kHigh - kLow);
-    const double expected = turns > kHigh ? 1 : turns < kLow ? factor : 1 / ((1 - smooth) / factor + smooth);
-    if (!(std::fabs((*factors)[i] - expected) <= 1e-3 * expected))
-      return c.fail(unsupported("\"rope_freqs.weight\" holds other factors than Llama 3.1's; they are not supported"));
-  }
+  constexpr double kLow = 1, kOriginal = 8192;
+  const auto fits = [&](double high) {
+    for (size_t i = 0; i < factors->size(); ++i) {
+      const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+      const double turns = kOriginal * frequency / (2 * M_PI);
+      const double smooth = (turns - kLow) / (high - kLow);
+      const double expected = turns > high ? 1 : turns < kLow ? factor : 1 / ((1 - smooth) / factor + smooth);
+      if (!(std::fabs((*factors)[i] - expected) <= 1e-3 * expected)) return false;
+    }
+    return true;
+  };
+  const double high = fits(4) ? 4 : 1;  // 1 in Llama 4: nothing lies between what is kept and what is stretched
+  if (high == 1 && !fits(1))
+    return c.fail(unsupported("\"rope_freqs.weight\" holds other factors than Llama 3.1's; they are not supported"));
   if (!(factor > 1)) return;
   c.out["rope_scaling"] = {{"rope_type", "llama3"},
                            {"factor", factor},
                            {"low_freq_factor", kLow},
-                           {"high_freq_factor", kHigh},
+                           {"high_freq_factor", high},
                            {"original_max_position_embeddings", static_cast<int64_t>(kOriginal)}};
 }
 
@@ -97,6 +114,10 @@ void read_rope(GgufConfigJson& c, const GgufTensor& embedding) {
   fields = {{"rope_type", scaling}};
   c.number("factor", "rope.scaling.factor", &fields);
   c.integer("original_max_position_embeddings", "rope.scaling.original_context_length", &fields);
+  for (const auto& [field, key] : {std::pair("beta_fast", "rope.scaling.yarn_beta_fast"),
+                                   std::pair("beta_slow", "rope.scaling.yarn_beta_slow"),
+                                   std::pair("attention_factor", "rope.scaling.yarn_attn_factor")})
+    if (scaling == "yarn") c.number(field, key, &fields);
 }
 
 // Architectures from before Llama, with LayerNorm.
@@ -146,13 +167,14 @@ void read_particulars(GgufConfigJson& c) {
     out["mlp_bias"] = has("ffn_gate.bias");
   }
   read_expert_particulars(c);
+  read_decoder_particulars(c);
   if (type == "seed_oss") {
     out["attention_bias"] = has("attn_q.bias");
     out["attention_out_bias"] = has("attn_output.bias");
     out["mlp_bias"] = has("ffn_gate.bias");
   }
   if (type == "qwen2" && !has("attn_q.bias")) c.fail(data_loss("tensor \"blk.0.attn_q.bias\" is missing"));
-  if (type == "granite") {
+  if (type == "granite" || type == "granitemoe") {
     c.number("logits_scaling", "logit_scale");
     c.number("embedding_multiplier", "embedding_scale");
     c.number("residual_multiplier", "residual_scale");
@@ -190,6 +212,8 @@ void read_particulars(GgufConfigJson& c) {
   }
   if (type == "gemma3_text") {
     out["rope_local_base_freq"] = 10000.0;
+    c.number("rope_local_base_freq", "rope.freq_base_swa");
+    c.number("final_logit_softcapping", "final_logit_softcapping");
     out["sliding_window_pattern"] = c.integer_of("attention.sliding_window_pattern").value_or(6);
   }
 }
@@ -246,6 +270,14 @@ Result<GenerationConfig> read_generation_config(const GgufFile& file) {
   return config;
 }
 
+// GLM-4V's positions have parts for time, height and width, and its q and k were put into the order of halves.
+bool has_halves(const GgufArchitecture& architecture, const GgufFile& file) {
+  const GgufValue* sections = file.find("glm4.rope.dimension_sections");
+  if (architecture.name != std::string_view("glm4") || sections == nullptr || !sections->is_array) return false;
+  return is_gguf_integer(sections->type) && sections->count >= 2 && gguf_integer(*sections, 0) > 0 &&
+         gguf_integer(*sections, 1) > 0;
+}
+
 }  // namespace
 
 bool is_gguf_path(const std::string& model_path) {
@@ -258,8 +290,13 @@ Result<GgufArchitecture> gguf_architecture(const GgufFile& file) {
   if (!name) return data_loss("has no general.architecture: not a model");
   std::string supported;
   for (const GgufArchitecture& architecture : kGgufArchitectures) {
-    if (architecture.name == *name) return architecture;
-    supported += (supported.empty() ? "" : ", ") + std::string(architecture.name);
+    if (architecture.name != *name) {
+      supported += (supported.empty() ? "" : ", ") + std::string(architecture.name);
+      continue;
+    }
+    GgufArchitecture found = architecture;
+    if (has_halves(found, file)) found.is_rope_interleaved = false;
+    return found;
   }
   return unsupported("GGUF architecture \"" + escape_control(name->substr(0, 60)) +
                      "\" is not supported; supported: " + supported);

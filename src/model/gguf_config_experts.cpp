@@ -1,4 +1,5 @@
 // Experts and latent attention as a GGUF file describes them.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -46,7 +47,19 @@ void read_deepseek2(GgufConfigJson& c) {
   if (const auto scale = c.file().number("deepseek2.rope.scaling.yarn_log_multiplier");
       scale && out.contains("rope_scaling"))
     out["rope_scaling"]["mscale"] = out["rope_scaling"]["mscale_all_dim"] = *scale * 10;
-  if (c.integer_of("expert_gating_func").value_or(0) == kSigmoid) return;
+  if (c.number_of("attention.temperature_scale").value_or(0) != 0)
+    return c.fail(unsupported("\"deepseek2.attention.temperature_scale\" is not supported"));
+  drop_predicting_layers(c);
+  if (c.integer_of("expert_count").value_or(0) == 0) {
+    out["model_type"] = "youtu";
+    return;
+  }
+  // Where the file does not say how scores are made: only with sigmoids a bias decides with them.
+  const auto& tensors = c.file().tensors();
+  const bool has_choice_bias = std::any_of(
+      tensors.begin(), tensors.end(), [](const GgufTensor& tensor) { return tensor.name.ends_with(".exp_probs_b.bias"); });
+  const auto gating = c.integer_of("expert_gating_func");
+  if (gating ? *gating == kSigmoid : has_choice_bias) return;
   out["model_type"] = "deepseek_v2";
   if (out["n_group"] != 1) out["topk_method"] = "group_limited_greedy";
 }
@@ -56,20 +69,19 @@ void read_deepseek2(GgufConfigJson& c) {
 void read_expert_particulars(GgufConfigJson& c) {
   const std::string type = c.out["model_type"];
   json& out = c.out;
-  for (const char* name : {"deepseek_v3", "qwen2_moe", "glm4_moe"})
+  for (const char* name : {"deepseek_v3", "qwen2_moe", "glm4_moe", "dots1"})
     if (type == name) read_routing(c);
   if (type == "deepseek_v3") read_deepseek2(c);
-  if (type == "glm4_moe") {  // the last blocks predict further tokens
-    const int64_t more = c.integer_of("nextn_predict_layers").value_or(0);
-    if (more < 0 || more > 1024) return c.fail(data_loss("\"nextn_predict_layers\" is out of range"));
-    out["num_hidden_layers"] = out.value("num_hidden_layers", int64_t{0}) - more;
+  if (type == "glm4_moe") {
+    drop_predicting_layers(c);
     out["attention_bias"] = c.has("blk.0.attn_q.bias");
     out["use_qk_norm"] = c.has("blk.0.attn_q_norm.weight");
   }
 }
 
 bool knows_gguf_experts(const std::string& model_type) {
-  for (const char* known : {"qwen3_moe", "gpt_oss", "deepseek_v3", "qwen2_moe", "glm4_moe"})
+  for (const char* known : {"qwen3_moe", "gpt_oss", "deepseek_v3", "qwen2_moe", "glm4_moe", "olmoe", "ernie4_5_moe",
+                            "granitemoe", "hunyuan_v1_moe", "llama4_text", "dots1"})
     if (model_type == known) return true;
   return false;
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/status.h"
@@ -18,7 +19,7 @@ namespace llmb {
 class GgufConfigJson {
  public:
   GgufConfigJson(const GgufFile& file, const GgufArchitecture& architecture)
-      : file_(file), prefix_(std::string(architecture.name) + ".") {
+      : file_(file), architecture_(architecture.name), prefix_(std::string(architecture.name) + ".") {
     out["model_type"] = architecture.model_type;
   }
 
@@ -35,8 +36,11 @@ class GgufConfigJson {
     (*to)[field] = *value;
   }
   std::optional<int64_t> integer_of(const char* key) const { return file_.integer(prefix_ + key); }
+  std::optional<double> number_of(const char* key) const { return file_.number(prefix_ + key); }
   std::optional<bool> boolean_of(const char* key) const { return file_.boolean(prefix_ + key); }
   std::string text(const char* key) const { return std::string(file_.text(prefix_ + key).value_or("")); }
+  const GgufValue* find(const char* key) const { return file_.find(prefix_ + key); }
+  std::string_view architecture() const { return architecture_; }
   bool has(const char* tensor) const { return file_.tensor(tensor) != nullptr; }
   const GgufFile& file() const { return file_; }
 
@@ -55,11 +59,16 @@ class GgufConfigJson {
   }
 
   const GgufFile& file_;
+  const std::string_view architecture_;
   const std::string prefix_;
 };
 
 // gguf_config_experts.cpp: mixtures of experts, and latent attention.
 void read_expert_particulars(GgufConfigJson& c);
 bool knows_gguf_experts(const std::string& model_type);  // whether its experts are read
+
+// gguf_config_decoders.cpp: single architectures of plain decoders.
+void read_decoder_particulars(GgufConfigJson& c);
+void drop_predicting_layers(GgufConfigJson& c);
 
 }  // namespace llmb

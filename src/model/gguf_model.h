@@ -37,9 +37,9 @@ Result<GenerationConfig> load_gguf_generation_config(const std::string& path);
 
 // The file's name of a tensor that has one to itself: "model.layers.7.mlp.up_proj.weight" is "blk.7.ffn_up.weight".
 std::optional<std::string> gguf_tensor_name(const std::string& name, const GgufArchitecture& architecture);
-// Where row `row` of q or k stands in a file whose rope is interleaved: the converter made neighbours of the numbers of a
-// rotated pair, which stand half a head apart.
-int64_t gguf_interleaved_row(int64_t row, int64_t head_dim);
+// Where row `row` of q or k stands in a file whose rope is interleaved: the numbers of a rotated pair are neighbours
+// there, which stand half of a head's rotated part apart.
+int64_t gguf_interleaved_row(int64_t row, const ModelConfig& config);
 
 // Every tensor has a type that can be dequantised; the first that has not is named.
 Status check_gguf_tensors(const GgufFile& file);

@@ -228,9 +228,9 @@ Status LoraReader::add_gguf_module(const GgufFile& file, const std::string& name
   added.scale = alpha == 0 ? 1.0F : static_cast<float>(alpha / static_cast<double>(rank));
   if (names_.qkv != nullptr || names_.is_interleaved) added.b_rows = places_.rows_of(place);
   const bool is_rotated = module.ends_with("self_attn.q_proj") || module.ends_with("self_attn.k_proj");
-  if (is_rope_interleaved && is_rotated)
+  if (is_rope_interleaved && is_rotated && !names_.is_interleaved)  // else rows_of() did it
     for (int64_t row = 0; row < place.out_features; ++row)
-      added.b_rows.push_back(static_cast<int32_t>(gguf_interleaved_row(row, model_.head_dim)));
+      added.b_rows.push_back(static_cast<int32_t>(gguf_interleaved_row(row, model_)));
   return keep(module, place, std::move(added), adapter);
 }
 

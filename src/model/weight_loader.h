@@ -56,6 +56,7 @@ class Loader {
     names_.qkv_order = QkvOrder::kStacked;
     names_.is_interleaved = false;
     names_.experts_layout = ExpertsLayout::kStacked;
+    names_.shared_gate_up = nullptr;
   }
 
   Result<ModelWeights> load();

@@ -37,8 +37,8 @@ class WeightSource {
   }
   // Whether matrices that bytes() has in MXFP4 are to come in blocks.
   virtual bool keeps_mxfp4() const { return false; }
-  // Projections are [out, in], q, k and v stacked and experts one by one, whatever the architecture's own checkpoints
-  // do.
+  // Projections are [out, in], q, k and v stacked, experts one by one, and gate and up of the one for all tokens apart,
+  // whatever the architecture's own checkpoints do.
   virtual bool has_common_layout() const { return false; }
   virtual void release() {}
 };

@@ -2,7 +2,8 @@
 import gguf
 import numpy as np
 
-ARCHITECTURES = {"qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}
+ARCHITECTURES = {"qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
+                 "youtu": "deepseek2", "glm4_moe_lite": "deepseek2"}
 LAYER_NAMES = {
     "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
     "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
@@ -28,7 +29,12 @@ def variants(tiny, of, t):
         "glm4moe": (of("Glm4MoeForCausalLM", "glm4_moe", tiny, head_dim=8, **GROUPS, n_routed_experts=8,
                        n_shared_experts=1, partial_rotary_factor=0.5, use_qk_norm=True, attention_bias=True), mix),
         "seed_oss": (of("SeedOssForCausalLM", "seed_oss", tiny, head_dim=8, attention_bias=True,
-                        attention_out_bias=False), mix)}
+                        attention_out_bias=False), mix),
+        "youtu": (of("YoutuForCausalLM", "youtu", tiny, **LATENT, q_lora_rank=32, tie_word_embeddings=True), mix),
+        "glm4_moe_lite": (of("Glm4MoeLiteForCausalLM", "glm4_moe_lite", tiny, **LATENT, q_lora_rank=32, n_routed_experts=6,
+                             n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=32, n_group=1,
+                             topk_group=1, routed_scaling_factor=1.8, norm_topk_prob=True,
+                             mlp_layer_types=["dense", "sparse"]), mix)}
 
 
 def add_values(writer, config):
@@ -43,8 +49,11 @@ def add_values(writer, config):
             add(config[field])
     if "n_routed_experts" in config:
         writer.add_expert_weights_norm(config["model_type"] != "deepseek_v2")
+    if "n_routed_experts" in config and config["model_type"] != "glm4_moe_lite":  # which leaves it out
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX if config["model_type"] == "deepseek_v2"
                                       else gguf.ExpertGatingFuncType.SIGMOID)
+    if config["model_type"] in ("youtu", "glm4_moe_lite"):
+        writer.add_leading_dense_block_count(1 if "n_routed_experts" in config else config["num_hidden_layers"])
     if "kv_lora_rank" in config:  # one head of keys, as they are cached; what heads have besides
         writer.add_head_count_kv(1)
         writer.add_key_length(config["kv_lora_rank"] + config["qk_rope_head_dim"])

@@ -15,6 +15,7 @@ import torch
 from gguf import GGMLQuantizationType as T
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import golden_gguf_decoders as decoders
 import golden_gguf_layouts as layouts
 import golden_gguf_newer as newer
 from gguf_quantisers import quantize
@@ -44,7 +45,7 @@ OTHER = {**OTHER, "num_hidden_layers": 2, "intermediate_size": 64}
 WITHOUT_ROPE = {k: v for k, v in OTHER.items() if k not in NO_ROPE}
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
 
-# name: config, formats of the matrices in turn
+# name: config, formats of the matrices in turn, and of some the file's architecture
 VARIANTS = {
     "qwen3": (of("Qwen3ForCausalLM", "qwen3", TINY, head_dim=16), MIX),
     "gemma": (of("GemmaForCausalLM", "gemma", TINY, head_dim=16, hidden_act="gelu_pytorch_tanh",
@@ -85,6 +86,7 @@ VARIANTS = {
                    rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                                      original_max_position_embeddings=32)), (T.Q8_0, T.MXFP4, T.F16)),
     **newer.variants(TINY, of, T),
+    **decoders.variants(TINY, of, T),
     "llama-f32": ({**BASE, "rope_scaling": LLAMA3, "rope_theta": 500000.0}, (T.F32,)),
     "llama-f16": ({**BASE, "head_dim": 16, "tie_word_embeddings": True}, (T.F16, T.BF16)),
     "llama-bias-q8_0": ({**BASE, **SMALL, "attention_bias": True, "mlp_bias": True}, (T.Q8_0,)),
@@ -282,26 +284,31 @@ def write_other_parameter(tensor, values, config, quantiser):
     return layouts.from_gguf(tensor, quantiser.write(name, laid_out), config)
 
 
-def make_model(name, config, kinds, out, seed):
+def make_model(name, config, kinds, out, seed, decoder=None):
     config = {**config, "torch_dtype": "float32"}
     model_type = config["model_type"]
     parsed = AutoConfig.for_model(**config)
     model = AutoModelForCausalLM.from_config(parsed, attn_implementation="eager", dtype=torch.float32).eval()
     random_weights(model, seed, 4.0 if parsed.tie_word_embeddings else 1.0)
-    is_other = model_type in layouts.ARCHITECTURES
-    arch = gguf.MODEL_ARCH_NAMES[getattr(gguf.MODEL_ARCH, layouts.ARCHITECTURES[model_type])] if is_other else None
+    is_other = not decoder and model_type in layouts.ARCHITECTURES
+    in_package = decoder or (layouts.ARCHITECTURES[model_type] if is_other else None)
+    arch = gguf.MODEL_ARCH_NAMES[getattr(gguf.MODEL_ARCH, in_package)] if in_package else None
     writer = gguf.GGUFWriter(out / f"{name}.gguf", arch or ARCHITECTURES.get(model_type, model_type),
                              split_max_tensors=10 if name == "split" else 0)
-    if is_other:
+    quantiser = Quantiser(writer, kinds)
+    if decoder:
+        decoders.add_values(writer, decoder, config)
+        decoder_writer = decoders.Writer(decoder, config, quantiser, quantize, interleave)
+    elif is_other:
         layouts.add_values(writer, parsed)
     else:
         add_values(writer, config)
-    quantiser = Quantiser(writer, kinds)
     for tensor, parameter in sorted(stored(model)):
         if tensor in ("lm_head.weight", "embed_out.weight") and parsed.tie_word_embeddings:
             continue
         values = parameter.detach().numpy()
-        read_back = (write_other_parameter(tensor, values, parsed, quantiser) if is_other
+        read_back = (decoder_writer.write(tensor, values) if decoder
+                     else write_other_parameter(tensor, values, parsed, quantiser) if is_other
                      else write_parameter(tensor, values, config, quantiser))
         parameter.data = torch.from_numpy(np.ascontiguousarray(read_back))
     write(writer)
@@ -330,9 +337,9 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     if not args.only or "blocks" in args.only:
         make_blocks(args.out)
-    for name, (config, kinds) in VARIANTS.items():
+    for name, (config, kinds, *arch) in VARIANTS.items():
         if not args.only or name in args.only:
-            make_model(name, config, kinds, args.out, args.seed)
+            make_model(name, config, kinds, args.out, args.seed, *arch)
 
 
 if __name__ == "__main__":
