@@ -244,7 +244,9 @@ Result<ModelConfig> read_config(const GgufFile& file) {
 
 // Ends of a turn that converters stored under no key of their own, as text of the vocabulary.
 bool is_end_of_turn(std::string_view token) {
-  for (const char* end : {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|eom_id|>"})
+  for (const char* end : {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|eom_id|>",
+                          "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<|end_of_text|>", "<end_of_utterance>",
+                          "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<turn|>", "<|tool_response>", "[e~["})
     if (token == end) return true;
   return false;
 }
@@ -264,9 +266,15 @@ Result<GenerationConfig> read_generation_config(const GgufFile& file) {
   if (types == nullptr || !types->is_array || !is_gguf_integer(types->type)) return config;
   GgufStrings strings(*tokens);
   std::string_view token;
-  for (uint64_t id = 0; strings.next(&token); ++id)
-    if (is_end_of_turn(token) && id < types->count && gguf_integer(*types, id) == kControl)
-      add(static_cast<int64_t>(id));
+  std::optional<int64_t> end_of_message;  // which ends a turn, but not where calls of tools have an end of their own
+  bool has_calls = false;
+  for (uint64_t id = 0; strings.next(&token); ++id) {
+    if (!is_end_of_turn(token) || id >= types->count || gguf_integer(*types, id) != kControl) continue;
+    if (token == "<|end|>") end_of_message = static_cast<int64_t>(id);
+    else add(static_cast<int64_t>(id));
+    has_calls = has_calls || token == "<|call|>" || token == "<|calls|>";
+  }
+  if (end_of_message && !has_calls) add(*end_of_message);
   return config;
 }
 

@@ -241,7 +241,7 @@ void read_decoder_particulars(GgufConfigJson& c) {
 void drop_predicting_layers(GgufConfigJson& c) {
   const int64_t more = c.integer_of("nextn_predict_layers").value_or(0);
   if (more < 0 || more > kMostLayers) return c.fail(data_loss("\"nextn_predict_layers\" is out of range"));
-  c.out["num_hidden_layers"] = c.out.value("num_hidden_layers", int64_t{0}) - more;
+  if (const int64_t all = c.out.value("num_hidden_layers", int64_t{0}); all > 0) c.out["num_hidden_layers"] = all - more;
 }
 
 }  // namespace llmb

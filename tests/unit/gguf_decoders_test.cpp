@@ -7,8 +7,11 @@
 
 #include "model/config_loader.h"
 #include "model/gguf_model.h"
+#include "model/lora_adapter.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/process.h"
+#include "tests/support/raw_safetensors.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 
 namespace llmb::test {
@@ -282,6 +285,66 @@ TEST_CASE("norms of heads are rows of one tensor; of a block's type they are ref
   Source t(blocks, heads_of_8());
   CHECK(t.message(kLayer + "q_norm.weight", {2, 32}).find("is a norm of type Q8_0, which is not supported") !=
         std::string::npos);
+}
+
+TEST_CASE("a GGUF adapter's rows are in the order of the model's checkpoint, where that has pairs beside each other") {
+  const ModelConfig config = load_model_config(source_dir() + "/data/fixtures/models/cohere").value();
+  const std::vector<float> a = counted(2, 32), b = counted(32, 2);
+  const TempDir dir;
+  GgufWriter w;
+  w.text("general.architecture", "command-r");
+  w.text("general.type", "adapter");
+  w.text("adapter.type", "lora");
+  w.f32("adapter.lora.alpha", 4);
+  w.f32_tensor("blk.0.attn_q.weight.lora_a", {2, 32}, a);
+  w.f32_tensor("blk.0.attn_q.weight.lora_b", {32, 2}, b);
+  write_file(dir / "a.gguf", w.bytes());
+  const std::string q = "base_model.model.model.layers.0.self_attn.q_proj.lora_";
+  write_file(dir / "adapter_config.json", R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]})");
+  write_file(dir / "adapter_model.safetensors", raw_safetensors({{q + "A.weight", "F32", {2, 32}, bytes_of(a)},
+                                                                 {q + "B.weight", "F32", {32, 2}, bytes_of(b)}}));
+  const auto gguf = LoraAdapter::open(dir / "a.gguf", config), peft = LoraAdapter::open(dir.path(), config);
+  REQUIRE_MESSAGE(gguf.ok(), gguf.status().message());
+  REQUIRE_MESSAGE(peft.ok(), peft.status().message());
+  const auto found = gguf->modules(0, Projection::kQkv), expected = peft->modules(0, Projection::kQkv);
+  REQUIRE((found.size() == 1 && expected.size() == 1));
+  for (int64_t column = 0; column < 32; ++column)
+    CHECK(found[0].row_of_column(column) == expected[0].row_of_column(column));
+  CHECK(found[0].row_of_column(1) == 2);
+}
+
+TEST_CASE("FAULTS 32: no value brings a reader of any architecture down; what is refused is named in one line") {
+  const std::string message = config_of(model_of("unheard-of")).status().message();
+  std::string names = message.substr(message.find("supported: ") + 11);
+  int num_architectures = 0;
+  for (size_t end; !names.empty(); names.erase(0, end == std::string::npos ? end : end + 2), ++num_architectures) {
+    end = names.find(", ");
+    const std::string architecture = names.substr(0, end);
+    CAPTURE(architecture);
+    for (const std::string key :
+         {"block_count", "embedding_length", "context_length", "attention.head_count", "attention.head_count_kv",
+          "attention.key_length", "rope.dimension_count", "nextn_predict_layers", "attention.sliding_window",
+          "attention.sliding_window_pattern", "expert_count", "expert_used_count", "expert_feed_forward_length",
+          "expert_shared_count", "leading_dense_block_count", "interleave_moe_layer_step", "attention.key_length_mla",
+          "attention.kv_lora_rank", "rope.scaling.original_context_length", "rope.scaling.yarn_log_multiplier"})
+      for (const int64_t value : {int64_t{0}, int64_t{-1}, int64_t{1} << 31, INT64_MIN, INT64_MAX}) {
+        GgufWriter w;
+        w.text("general.architecture", architecture);
+        for (const auto& [field, good] : {std::pair("context_length", 64), {"embedding_length", 16}, {"block_count", 4},
+                                          {"feed_forward_length", 32}, {"attention.head_count", 2},
+                                          {"nextn_predict_layers", 1}, {"attention.sliding_window", 7}})
+          if (key != field) w.u32(architecture + "." + field, static_cast<uint32_t>(good));
+        w.f32(architecture + ".attention.temperature_scale", 0.1f);
+        w.entry(architecture + "." + key, 11, GgufWriter::raw(value));
+        w.f32_tensor("token_embd.weight", {16, 16}, std::vector<float>(256, 0.5f));
+        const auto config = config_of(w);
+        CAPTURE(key);
+        CAPTURE(value);
+        CHECK((config.ok() || (!config.status().message().empty() &&
+                               config.status().message().find('\n') == std::string::npos)));
+      }
+  }
+  CHECK(num_architectures >= 46);
 }
 
 TEST_CASE("GLM-4V has q and k in the order of halves") {

@@ -215,6 +215,16 @@ TEST_CASE("tokens that end a turn come from the values, and from the vocabulary 
   REQUIRE(generation.ok());
   CHECK(generation->eos_token_ids == std::vector<TokenId>{1, 4, 2});
   CHECK(load_generation_config(fixture("llama-f32.gguf"))->eos_token_ids.empty());
+  // In GPT-OSS a message ends a turn only where it calls a tool or returns.
+  for (const bool has_calls : {false, true}) {
+    GgufWriter harmony = tiny_llama("gpt-oss");
+    harmony.u32("tokenizer.ggml.eos_token_id", 2);
+    harmony.texts("tokenizer.ggml.tokens", {"<|end|>", has_calls ? "<|call|>" : "x", "<|return|>"});
+    harmony.ints("tokenizer.ggml.token_type", {3, 3, 3});
+    add_embedding(&harmony);
+    write_file(dir / "h.gguf", harmony.bytes());
+    CHECK(load_generation_config(dir / "h.gguf")->eos_token_ids == std::vector<TokenId>{2, has_calls ? 1 : 0});
+  }
 }
 
 TEST_CASE("what is not supported is named") {
