@@ -93,7 +93,7 @@ TEST_CASE("models answer as transformers does with the dequantised weights") {
       CHECK(compare(actual[i].logprobs, lines[i].at("logprobs").get<std::vector<double>>(), 0, 3e-5) == "");
     }
   }
-  CHECK(num_models >= 24);
+  CHECK(num_models >= 59);
 }
 
 TEST_CASE("a model in several files answers as transformers does, whichever of them is named") {
