@@ -9,8 +9,8 @@
 //   auto     the bundled model's answers to each file of questions, with what --speculative auto does and with drafts
 //            that are always wrong; lines {"prompt": …}, {"question": …} or {"messages": [one]}
 // The manual's tokens a step, "always": --case stories --batches 1 --pairs 1 --heads DIR --eagle DIR
-// On a GPU, with your own models: --device cuda --case stories --model-dir DIR --draft DIR. Each line ends with how long the
-// GPU waits between two steps; "by way of the host": the host reads each draft and passes it on.
+// On a GPU, with your own models: --device cuda --case stories --model-dir DIR --draft DIR --eagle DIR. Each line ends with how
+// long the GPU waits between two steps; "by way of the host": the host reads each draft and passes it on.
 // 2026-11-27, two cores of an AMD EPYC 7003 (AVX2) with nothing beside it, in brackets what the curve says: shape 1.91
 // (2.02) at batch 1, 1.22 (1.13) at 4, 1.00 (1.00) at 8; copies 2.91 (2.82) at 1, 1.14 (1.22) at 8.
 #include <CLI/CLI.hpp>
@@ -241,11 +241,12 @@ std::vector<std::unique_ptr<Drafter>> one(std::unique_ptr<Drafter> drafter) {
   return drafters;
 }
 
-std::unique_ptr<Drafter> layers(Target* target, int32_t num_layers, const Clock& clock) {
+// own: keeps the drafts on the device; else by way of the host
+std::unique_ptr<Drafter> layers(Target* target, int32_t num_layers, const Clock& clock, OwnDrafts own) {
   const int32_t num_scratch = 2 * 64;
   const LayersDrafterOptions options = {num_layers, target->load.max_model_len,
                                         target->backend->info().kv.num_blocks - num_scratch, num_scratch, false};
-  return std::make_unique<LayersDrafter>(*target->backend, options, clock);
+  return std::make_unique<LayersDrafter>(*target->backend, options, clock, std::move(own));
 }
 
 std::unique_ptr<Drafter> medusa(Target* target, const Clock& clock) {
@@ -262,6 +263,7 @@ void bench_stories(const Options& options) {
   target.load.model_dir = options.model_dir;
   if (!options.eagle_dir.empty()) EagleFiles::open(options.eagle_dir, target.config).value().describe(&target.config);
   target.load.eagle_dir = options.eagle_dir;
+  target.load.drafting_layers = 3;  // at most
   load_target(&target, 1024);
   const auto tokenizer = Tokenizer::load(options.model_dir);
   require(tokenizer.status());
@@ -272,23 +274,34 @@ void bench_stories(const Options& options) {
       target.requests.push_back(greedy((*tokenizer)->encode(text, true), 300));
       target.requests.back()->eos_token_ids = target.config.eos_token_ids;
     }
+  const auto by_layers = [&](int32_t num_layers) -> MakeDrafters {
+    return [&, num_layers](const Clock& clock) {
+      return one(layers(&target, num_layers, clock, own_drafts_of(*target.backend)));
+    };
+  };
+  const auto by_way_of_host = [&](int32_t num_layers) -> MakeDrafters {
+    return [&, num_layers](const Clock& clock) { return one(layers(&target, num_layers, clock, {})); };
+  };
   std::vector<std::pair<std::string, MakeDrafters>> kinds = {
       {"draft model",
        [&](const Clock& clock) { return one(draft_model(options, false, target.backend.get(), clock)); }},
       {"draft model, tree", [&](const Clock& clock) { return one(draft_model(options, true, nullptr, clock)); }},
       {"lookup", [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock)); }},
       {"lookup, tree", [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock, 1 << 19, true)); }},
-      {"layers:2", [&](const Clock& clock) { return one(layers(&target, 2, clock)); }},
-      {"layers:3", [&](const Clock& clock) { return one(layers(&target, 3, clock)); }},
+      {"layers:2", by_layers(2)},
+      {"layers:3", by_layers(3)},
       {"lookahead", [&](const Clock&) { return one(std::make_unique<LookaheadDrafter>()); }},
   };
   if (options.device != "cpu")
     kinds.push_back({"draft model, by way of the host",
                      [&](const Clock& clock) { return one(draft_model(options, false, nullptr, clock)); }});
+  if (options.device != "cpu") kinds.push_back({"layers:2, by way of the host", by_way_of_host(2)});
   if (!options.heads_dir.empty())
     kinds.push_back({"medusa", [&](const Clock& clock) { return one(medusa(&target, clock)); }});
   if (!options.eagle_dir.empty())
-    kinds.push_back({"eagle", [&](const Clock& clock) { return one(layers(&target, 0, clock)); }});
+    kinds.push_back({"eagle", by_layers(0)});
+  if (!options.eagle_dir.empty() && options.device != "cpu")
+    kinds.push_back({"eagle, by way of the host", by_way_of_host(0)});
   for (const auto& [name, make] : kinds)
     for (const int32_t batch : options.batches.empty() ? std::vector<int32_t>{1, 4} : options.batches)
       compare("stories, " + name, &target, batch, make, false, options.pairs);

@@ -1,5 +1,5 @@
-// Drafts that go from a draft model's steps to the step that verifies them on the device: that step is planned and
-// submitted before the host has seen them.
+// Drafts that go from steps that draft to the step that verifies them on the device: that step is planned and submitted
+// before the host has seen them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class DraftFeed {
 
   // Tokens that it holds. drafted_token() (core/drafted_tokens.h) stands for them in the target's plans.
   virtual int32_t num_slots() const = 0;
-  // Once the draft model's newest plan has run, the slots from `first` on hold the last tokens of its first `count`
+  // Once the newest plan that drafts has run, the slots from `first` on hold the last tokens of its first `count`
   // groups, until others get there: plans that the target got before see what was there then, later ones these.
   // REQUIRES: that plan is in flight; each of these groups samples one row
   virtual Status keep(int32_t first, int32_t count) = 0;
@@ -27,5 +27,17 @@ class DraftFeed {
 // have none in common, and each stays as it is. Both outlive what it returns. REQUIRES: the target has loaded, the other
 // has not; of two models with one vocabulary
 std::unique_ptr<DraftFeed> share_queue(Backend& target, Backend& draft);
+
+// The same for a model that drafts for itself, by its first layers or one behind its last. What the queue gets runs in
+// order with the model's other plans, and waits in it do not wait for those: it is a backend that is loaded, with the
+// model's pool. Plans of one follow no plan of the other.
+struct OwnDrafts {
+  std::unique_ptr<Backend> queue;
+  std::unique_ptr<DraftFeed> feed;
+};
+
+// Both null: the model has none, and takes plans that draft as all others. It outlives them; of several that it gives,
+// the newest is used. REQUIRES: it has loaded
+OwnDrafts own_drafts_of(Backend& model);
 
 }  // namespace llmb

@@ -89,9 +89,11 @@ Result<std::unique_ptr<Backend>> make_rank_backend(DeviceKind kind, std::shared_
 #if LLMB_HAS_CUDA
 Status check_rank_gpus(int num_ranks) { return find_rank_gpus(num_ranks); }
 std::unique_ptr<DraftFeed> share_queue(Backend& target, Backend& draft) { return share_cuda_queue(target, draft); }
+OwnDrafts own_drafts_of(Backend& model) { return own_cuda_drafts_of(model); }
 #else
 Status check_rank_gpus(int) { return choose_gpu(0).status(); }
 std::unique_ptr<DraftFeed> share_queue(Backend&, Backend&) { return nullptr; }
+OwnDrafts own_drafts_of(Backend&) { return {}; }
 #endif
 
 }  // namespace llmb

@@ -20,7 +20,8 @@ constexpr int32_t drafted_slot(TokenId token) { return token - std::numeric_limi
 
 inline bool has_drafted(const StepPlan& plan) { return std::any_of(plan.tokens.begin(), plan.tokens.end(), is_drafted); }
 
-// As in core/step_plan.h; all rows of an entry but its first may also stand for tokens in so many slots.
+// As in core/step_plan.h; all rows of an entry but its first may also stand for tokens in so many slots, and where there
+// are any, entries with is_mtp may follow groups in flight.
 Status validate_step_plan(const StepPlan& plan, int32_t num_blocks, const StepPlan* in_flight, int32_t num_host_blocks,
                           int32_t num_drafted);
 

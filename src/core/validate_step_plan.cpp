@@ -211,9 +211,9 @@ Status check_hidden_rows(const StepPlan& p) {
   return {};
 }
 
-Status check_mtp(const StepPlan& p) {
+Status check_mtp(const StepPlan& p, bool may_follow) {
   for (int32_t e = 0; e < p.num_entries(); ++e)
-    if (p.num_rows(e) != 1 || p.entries[e].base < 1 || p.entries[e].follows != kNoGroup)
+    if (p.num_rows(e) != 1 || p.entries[e].base < 1 || (p.entries[e].follows != kNoGroup && !may_follow))
       return broken(13, p.entries[e].seq, "not one row behind others that are known");
   return {};
 }
@@ -299,7 +299,7 @@ Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan*
     if (p.hidden_rows.empty()) LLMB_RETURN_IF_ERROR(check_blocks(p, e, num_blocks));
   }
   LLMB_RETURN_IF_ERROR(p.hidden_rows.empty() ? check_writers(p) : check_hidden_rows(p));
-  if (p.is_mtp) LLMB_RETURN_IF_ERROR(check_mtp(p));
+  if (p.is_mtp) LLMB_RETURN_IF_ERROR(check_mtp(p, num_drafted > 0));
   LLMB_RETURN_IF_ERROR(check_groups(p, num_unseen));
   LLMB_RETURN_IF_ERROR(check_chains(p));
   LLMB_RETURN_IF_ERROR(check_copies(p, num_blocks, num_host_blocks));

@@ -28,22 +28,24 @@ int32_t num_scratch_blocks(const WorkerOptions& options, const BackendInfo& info
   return static_cast<int32_t>(std::clamp<int64_t>(spare, 0, wanted));
 }
 
-// num_scratch: blocks at the end of the target's pool that are the drafters'.
+// num_scratch: blocks at the end of the target's pool that are the drafters'. own_drafts: the target's
 std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::unique_ptr<Backend> draft_backend,
-                                            std::unique_ptr<DraftFeed> draft_feed, Backend& target,
-                                            int32_t num_scratch, const StepCost& cost, const Clock& clock) {
+                                            std::unique_ptr<DraftFeed> draft_feed, OwnDrafts own_drafts,
+                                            Backend& target, int32_t num_scratch, const StepCost& cost,
+                                            const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
   if (options.speculation.lookup) {
     auto lookup = std::make_unique<LookupDrafter>(clock, kMaxAnswerTokens, options.speculation.trees);
     for (const std::vector<TokenId>& text : options.corpus) lookup->add_to_corpus(text);
     drafters.push_back(std::move(lookup));
   }
+  // Heads and lookahead read the drafts of all plans.
+  if (target.info().num_heads > 0 || options.speculation.lookahead) draft_feed.reset(), own_drafts = {};
   if (draft_backend) {
     const LoadOptions& load = options.draft_model->load;
     const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len,
                                           options.speculation.trees};
-    // Heads and lookahead read the drafts of all plans.
-    if (target.info().num_heads > 0 || options.speculation.lookahead) draft_feed.reset();
+    if (draft_feed) own_drafts = {};  // slots are of one drafter
     drafters.push_back(std::make_unique<ModelDrafter>(std::move(draft_backend), limits, clock, std::move(draft_feed)));
   }
   if (target.info().num_heads > 0) {
@@ -57,7 +59,7 @@ std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::u
     const LayersDrafterOptions layers = {num_layers, options.load.max_model_len,
                                          target.info().kv.num_blocks - num_scratch, num_scratch,
                                          options.speculation.trees, name};
-    drafters.push_back(std::make_unique<LayersDrafter>(target, layers, clock));
+    drafters.push_back(std::make_unique<LayersDrafter>(target, layers, clock, std::exchange(own_drafts, {})));
   };
   if (options.speculation.num_layers > 0) add_layers(options.speculation.num_layers, "layers");
   if (target.info().has_mtp) add_layers(0, options.load.eagle_dir.empty() ? "mtp" : "eagle");
@@ -134,8 +136,10 @@ Status Worker::run(RequestSource& requests, CompletionSink& completions, const T
   options.scheduler.max_idle_blocks = info().max_idle_blocks;
   options.scheduler.num_alternating = std::min(options_.ranks.grid.num_stages, info().max_plans_in_flight);
   options.model = options_.model;
-  speculator_ = make_speculator(options_, std::move(draft_backend_), std::move(draft_feed_), *watched_backend_,
-                                num_scratch, step_cost_, clock);
+  OwnDrafts own = own_drafts_of(*backend_);
+  if (own.queue) own.queue = std::make_unique<WatchedBackend>(std::move(own.queue), watch_);
+  speculator_ = make_speculator(options_, std::move(draft_backend_), std::move(draft_feed_), std::move(own),
+                                *watched_backend_, num_scratch, step_cost_, clock);
   options.proposer = speculator_.get();
   options.step_cost = &step_cost_;
   options.grace_ms = options_.grace_ms;

@@ -13,22 +13,30 @@ int32_t LayersDrafter::blocks_per_sequence(int32_t max_tokens, int32_t block_siz
   return 1 + static_cast<int32_t>(ceil_div(max_tokens, block_size));
 }
 
-LayersDrafter::LayersDrafter(Backend& target, const LayersDrafterOptions& options, const Clock& clock)
-    : target_(target), options_(options), clock_(clock) {
+LayersDrafter::LayersDrafter(Backend& target, const LayersDrafterOptions& options, const Clock& clock, OwnDrafts own)
+    : target_(target), own_queue_(std::move(own.queue)), options_(options), clock_(clock) {
   const BackendInfo& info = target.info();
   LLMB_CHECK(info.copies_blocks && (options.num_layers > 0 ? info.runs_first_layers : info.has_mtp));
   LLMB_CHECK(info.kv.groups.windows == std::vector<int32_t>{0});
+  LLMB_CHECK((own_queue_ == nullptr) == (own.feed == nullptr));
+  if (!own_queue_) return;
+  const auto see = [this](const UnseenStep& step, const StepOutput& output) {
+    cost_.observe(step.plan.num_entries(), /*num_context_tokens=*/0, output.device_ms);
+    return Status();
+  };
+  unseen_.emplace(*own_queue_, std::move(own.feed), see);
 }
 
 void LayersDrafter::draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
                           std::span<Guess> guesses) {
+  see_all();
   jobs_.clear();
-  copies_.clear();
   num_scratch_used_ = 0;
   for (size_t i = 0; i < sequences.size(); ++i)
     if (!add_job(*sequences[i], limits.max_tokens, &guesses[i])) break;
   while (!has_failed_ && run_step(limits)) {
   }
+  if (!has_failed_ && unseen_) feed(limits);
 }
 
 // False: there are no blocks left.
@@ -50,25 +58,40 @@ bool LayersDrafter::add_job(const Sequence& sequence, int32_t max_tokens, Guess*
   job.text->num_computed_tokens = begin;
   const BlockId first = options_.first_scratch + num_scratch_used_;
   for (int32_t i = 0; i < num_own; ++i) job.table.push_back(first + i);
-  if (begin % block_size != 0) copies_.push_back({0, blocks[num_whole], first});
+  if (begin % block_size != 0) job.copy = BlockCopy{0, blocks[num_whole], first};
+  job.is_fed = is_fed(*job.text);
+  job.acceptance = acceptance(sequence);
   num_scratch_used_ += num_own;
   jobs_.push_back(std::move(job));
   return true;
 }
 
-// For the jobs that go on; false: none does.
+// As in ModelDrafter.
+bool LayersDrafter::is_fed(const Sequence& text) const {
+  return unseen_ && !options_.guesses_trees && !text.penalty_counts && text.constraint == nullptr;
+}
+
+void LayersDrafter::begin_plan(StepPlan* plan) const {
+  plan->clear();
+  plan->block_size = target_.info().kv.block_size;
+  plan->num_layers = options_.num_layers;
+  plan->is_mtp = options_.num_layers == 0;
+}
+
+void LayersDrafter::append_row(Job& job, StepPlan* plan) {
+  append_entry(*job.text, 1, job.table, plan);
+  if (job.copy) plan->block_copies.push_back(*std::exchange(job.copy, std::nullopt));
+}
+
+// For the jobs that go on and are drafted for by way of the host; false: none does.
 bool LayersDrafter::run_step(const DraftLimits& limits) {
-  plan_.clear();
-  plan_.block_size = target_.info().kv.block_size;
-  plan_.num_layers = options_.num_layers;
-  plan_.is_mtp = options_.num_layers == 0;
-  plan_.block_copies = std::exchange(copies_, {});
+  begin_plan(&plan_);
   planned_.clear();
   for (Job& job : jobs_) {
-    if (job.num_drawn == limits.max_tokens || job.probability < limits.min_probability) continue;
+    if (job.is_fed || is_long_enough(job, limits)) continue;
     if (job.last >= 0 && job.text->is_ending_token(job.guess->tokens[job.last])) continue;
     if (job.text->has_no_choice()) continue;
-    append_entry(*job.text, 1, job.table, &plan_);
+    append_row(job, &plan_);
     plan_.sample_rows.back().num_logprobs = options_.guesses_trees ? DraftConfidence::kMaxRank + 1 : 0;
     ++job.text->num_computed_tokens;
     planned_.push_back(&job);
@@ -77,9 +100,8 @@ bool LayersDrafter::run_step(const DraftLimits& limits) {
   const double begin_ms = clock_.now_ms();
   Status status = target_.submit(plan_);
   if (status.ok()) status = target_.wait(&output_);
-  has_failed_ = !status.ok();
-  if (has_failed_) {
-    log_warning("drafts by the model's layers are given up: " + status.message());
+  if (!status.ok()) {
+    give_up(status);
     return false;
   }
   cost_.observe(plan_.num_entries(), /*num_context_tokens=*/0, clock_.now_ms() - begin_ms);
@@ -95,6 +117,42 @@ bool LayersDrafter::run_step(const DraftLimits& limits) {
   return true;
 }
 
+// For the others.
+void LayersDrafter::feed(const DraftLimits& limits) {
+  unseen_->begin_chains();
+  while (feed_step(limits)) {
+  }
+  if (unseen_->failure().ok()) return;
+  give_up(unseen_->failure());
+  for (Job& job : jobs_)
+    if (job.is_fed) job.guess->clear();
+}
+
+bool LayersDrafter::feed_step(const DraftLimits& limits) {
+  UnseenStep& step = unseen_->begin();
+  begin_plan(&step.plan);
+  for (Job& job : jobs_) {
+    if (!job.is_fed || is_long_enough(job, limits)) continue;
+    if (!unseen_->has_slot()) break;
+    append_row(job, &step.plan);
+    unseen_->add_draft(job.acceptance, job.text.get(), job.guess);
+    job.probability *= job.acceptance;
+    ++job.num_drawn;
+  }
+  return unseen_->submit();
+}
+
+void LayersDrafter::see_all() {
+  if (!unseen_) return;
+  unseen_->see_all();
+  if (!unseen_->failure().ok()) give_up(unseen_->failure());
+}
+
+void LayersDrafter::give_up(const Status& status) {
+  if (!has_failed_) log_warning("drafts by the model's layers are given up: " + status.message());
+  has_failed_ = true;
+}
+
 double LayersDrafter::acceptance(const Sequence& sequence) const {
   if (has_failed_) return 0;
   const auto at = acceptance_of_.find(sequence.id);
@@ -102,10 +160,12 @@ double LayersDrafter::acceptance(const Sequence& sequence) const {
 }
 
 void LayersDrafter::learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) {
-  confidence_.learn(guess, verdicts);
+  see_all();  // they ran before the step that verified them
+  const Guess seen = unseen_ ? unseen_->with_kinds(guess) : guess;
+  confidence_.learn(seen, verdicts);
   const auto at = acceptance_of_.try_emplace(sequence.id, Acceptance(acceptance_.share(), 8)).first;
-  for (int32_t i = 0; i < guess.size(); ++i) {
-    if (verdicts[i] == Verdict::kUnknown || DraftConfidence::rank(guess.kinds[i]) > 0) continue;
+  for (int32_t i = 0; i < seen.size(); ++i) {
+    if (verdicts[i] == Verdict::kUnknown || DraftConfidence::rank(seen.kinds[i]) > 0) continue;
     acceptance_.add(verdicts[i] == Verdict::kRight);
     at->second.add(verdicts[i] == Verdict::kRight);
   }

@@ -3,22 +3,16 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "base/log.h"
-#include "core/drafted_tokens.h"
 #include "scheduler/plan_builder.h"
 
 namespace llmb {
 
 ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterOptions& options, const Clock& clock,
                            std::unique_ptr<DraftFeed> feed)
-    : backend_(std::move(backend)),
-      feed_(std::move(feed)),
-      options_(options),
-      clock_(clock),
-      allocator_(backend_->info().kv.num_blocks),
-      kinds_(feed_ ? static_cast<size_t>(feed_->num_slots()) : 0) {
-  LLMB_CHECK(!feed_ || backend_->info().max_plans_in_flight > 1);
+    : backend_(std::move(backend)), options_(options), clock_(clock), allocator_(backend_->info().kv.num_blocks) {
+  const auto see_one = [this](const UnseenStep& step, const StepOutput& output) { return see(step, output); };
+  if (feed) unseen_.emplace(*backend_, std::move(feed), see_one);
 }
 
 void ModelDrafter::draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
@@ -146,9 +140,7 @@ double ModelDrafter::take_invested_ms() { return std::exchange(invested_ms_, 0);
 
 void ModelDrafter::learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) {
   see_all();  // they ran before the step that verified them
-  Guess seen = guess;
-  for (int32_t i = 0; i < seen.size(); ++i)
-    if (is_drafted(seen.tokens[i])) seen.kinds[i] = kinds_[static_cast<size_t>(drafted_slot(seen.tokens[i]))];
+  const Guess seen = unseen_ ? unseen_->with_kinds(guess) : guess;
   confidence_.learn(seen, verdicts);
   const auto at = rows_.find(sequence.id);
   for (int32_t i = 0; i < seen.size(); ++i) {

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -19,6 +19,7 @@
 #include "speculation/acceptance.h"
 #include "speculation/draft_confidence.h"
 #include "speculation/drafter.h"
+#include "speculation/unseen_steps.h"
 
 namespace llmb {
 
@@ -66,18 +67,6 @@ class ModelDrafter final : public Drafter {
     double probability = 1;  // of being accepted
     double acceptance = 0;   // of the row's tokens
   };
-  // A step that waits for nobody, and where its drafts go.
-  struct UnseenStep {
-    StepPlan plan;
-    bool catches_up = false;
-    int32_t first_slot = 0;
-    struct Draft {
-      SeqId seq;
-      int32_t index;  // of the text's output tokens
-    };
-    std::vector<Draft> drafts;  // [groups]
-  };
-
   Row* row_for(const Sequence& sequence, int32_t max_tokens);
   static void follow(const Sequence& sequence, Sequence* text);
   void make_room();
@@ -88,14 +77,11 @@ class ModelDrafter final : public Drafter {
   bool is_fed(const Sequence& text) const;
   void feed(std::span<Job> jobs, const DraftLimits& limits);
   bool catch_up(std::span<Job> jobs);
-  bool feed_step(std::span<Job> jobs, const DraftLimits& limits, int32_t first_slot);
-  UnseenStep& begin_step();
-  bool submit_step();
-  void see_oldest();
+  bool feed_step(std::span<Job> jobs, const DraftLimits& limits);
+  Status see(const UnseenStep& step, const StepOutput& output);
   void see_all();
 
   const std::unique_ptr<Backend> backend_;
-  const std::unique_ptr<DraftFeed> feed_;  // null: none
   const ModelDrafterOptions options_;
   const Clock& clock_;
   BlockAllocator allocator_;
@@ -109,8 +95,7 @@ class ModelDrafter final : public Drafter {
   StepPlan plan_;
   StepOutput output_;
   std::vector<Job*> planned_;
-  std::deque<UnseenStep> unseen_;  // in flight, the oldest first
-  std::vector<int32_t> kinds_;     // [slots of the feed]  of what was drafted there last (Guess::kinds)
+  std::optional<UnseenSteps> unseen_;  // with a feed
 };
 
 }  // namespace llmb

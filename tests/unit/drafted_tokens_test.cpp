@@ -5,7 +5,9 @@
 
 #include <string>
 
-namespace llmb {
+#include "tests/support/plan_builder.h"
+
+namespace llmb::test {
 
 namespace {
 
@@ -57,4 +59,19 @@ TEST_CASE("drafts that only the device knows are behind an entry's first row, in
   CHECK(broken(plan, 0) == "");
 }
 
-}  // namespace llmb
+TEST_CASE("a layer behind the last one follows what it drafted where drafts may stay on the device") {
+  PlanBuilder drawn(4), behind(4);
+  const StepPlan first = drawn.add({1, 2, 3}, 2, 1, {0}, SampleRow()).plan();
+  StepPlan plan = behind.follow(0, 3, {0}, SampleRow()).plan();
+  plan.is_mtp = true;
+  const auto message = [&](const StepPlan* in_flight, int32_t num_drafted) {
+    return validate_step_plan(plan, /*num_blocks=*/2, in_flight, 0, num_drafted).message().substr(0, 22);
+  };
+  CHECK(message(&first, 1) == "");
+  CHECK(message(&first, 0) == "step plan invariant 13");
+  CHECK(message(nullptr, 1) != "");
+  plan.entries[0].base = 0;
+  CHECK(message(&first, 1) == "step plan invariant 13");
+}
+
+}  // namespace llmb::test

@@ -1,11 +1,9 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "backend/add_heads.h"
 #include "backend/checks.h"
@@ -15,6 +13,7 @@
 #include "backend/cuda/gpu_weights.h"
 #include "backend/cuda/memory_plan.h"
 #include "backend/cuda/ops_options.h"
+#include "backend/cuda/own_queue.h"
 #include "backend/cuda/rank_steps.h"
 #include "backend/cuda/sampled_output.h"
 #include "backend/cuda/share_cuda_queue.h"
@@ -64,59 +63,63 @@ class CudaBackend final : public Backend {
     return std::make_unique<CudaDraftFeed>(index_, target.ops_, ops_, stream_);
   }
 
-  const BackendInfo& info() const override { return info_; }
-  MachineLimits measure_limits() override {
-    try {
-      return measure_device(dtype_, stream_->get());
-    } catch (const std::exception&) {
-      return {};  // no memory is left for it: then it means nothing
-    }
+  OwnDrafts own_drafts() {
+    if (!drafts_for_itself()) return {};
+    is_fed_ = true;
+    own_drafts_.forget_all();  // of one before
+    const auto submit_one = [this](const StepPlan& plan) { return submit_to(own_drafts_, plan); };
+    const auto wait_for_one = [this](StepOutput* output) { return wait_for(own_drafts_, output); };
+    return {std::make_unique<OwnQueue>(info_, kPlansOfDraftModel, submit_one, wait_for_one),
+            std::make_unique<CudaDraftFeed>(index_, ops_, ops_, stream_)};
   }
+
+  const BackendInfo& info() const override { return info_; }
+  MachineLimits measure_limits() override { return measure_device(dtype_, stream_->get()); }
 
   AdapterStore* adapters() override {
     CudaAdapters* const adapters = ops_ ? ops_->adapters() : nullptr;
     return adapters != nullptr ? &adapters->store() : nullptr;
   }
 
-  Status submit(const StepPlan& plan) override {
-    LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before submit()");
-    LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < max_plans_in_flight(), "too many plans in flight");
-    const bool follows = num_submitted_ > num_fetched_;
-    const StepPlan* in_flight = follows ? flight_of(num_submitted_ - 1).plan : nullptr;
-    LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_, in_flight, is_fed_ ? ops_->num_drafted() : 0));
-    if (!ops_->limits().hold_copies_of(plan)) return internal_error("plan copies too many blocks");
-    if (is_early_stage() && follows_another(plan)) return internal_error("a plan of stages follows another one");
-    for (const SampleRow& row : plan.sample_rows)
-      if (row.num_logprobs > kMaxBestTokens) return internal_error("plan wants too many log probabilities");
-    return guard([&] {
-      check(cudaSetDevice(index_), "cudaSetDevice");  // of this thread, which need not be the one that loaded
-      if (ranks_) LLMB_RETURN_IF_ERROR(ranks_->failure());
-      start(plan);
-      return Status();
-    });
-  }
-
-  Status wait(StepOutput* output) override {
-    LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "nothing in flight");
-    const Status status = steps_ ? steps_->wait(output) : guard([&] {
-      output->device_ms = await_step(num_fetched_);
-      read_output(num_fetched_, output);
-      splits_.observe(flight_of(num_fetched_).work, output->device_ms);
-      return Status();
-    });
-    if (status.ok()) ++num_fetched_;
-    else num_fetched_ = num_submitted_;
-    return status;
-  }
+  Status submit(const StepPlan& plan) override { return submit_to(flights_, plan); }
+  Status wait(StepOutput* output) override { return wait_for(flights_, output); }
 
  private:
   Status guard(const auto& body) const { return guarded_as_rank(context_.get(), body); }
 
-  StepFlight& flight_of(int64_t step) { return flights_[static_cast<size_t>(step) % flights_.size()]; }
+  Status submit_to(FlightQueue& queue, const StepPlan& plan) {
+    LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before submit()");
+    LLMB_CHECK_MSG(queue.has_room(), "too many plans in flight");
+    const StepPlan* in_flight = newest_ == &queue ? queue.newest_plan() : nullptr;
+    LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_, in_flight, is_fed_ ? ops_->num_drafted() : 0));
+    LLMB_RETURN_IF_ERROR(check_device_plan(plan, ops_->limits(), is_early_stage()));
+    return guard([&] {
+      check(cudaSetDevice(index_), "cudaSetDevice");  // of this thread, which need not be the one that loaded
+      if (ranks_) LLMB_RETURN_IF_ERROR(ranks_->failure());
+      start(plan, queue);
+      return Status();
+    });
+  }
+
+  Status wait_for(FlightQueue& queue, StepOutput* output) {
+    LLMB_CHECK_MSG(!queue.empty(), "nothing in flight");
+    const Status status = steps_ ? steps_->wait(output) : guard([&] {
+      StepFlight& flight = queue.of(queue.num_fetched);
+      output->device_ms = await(flight);
+      read_output(queue, queue.num_fetched, output);
+      splits_.observe(flight.work, output->device_ms);
+      return Status();
+    });
+    if (status.ok()) ++queue.num_fetched;
+    else queue.forget_all();
+    return status;
+  }
+
   int32_t max_plans_in_flight() const {
     return drafts_ ? kPlansOfDraftModel : plans_in_flight_of(context_ ? context_->part.num_stages : 1);
   }
   bool is_early_stage() const { return context_ && !context_->part.is_last_stage(); }
+  bool drafts_for_itself() const { return !context_ && (options_.drafting_layers > 0 || config_.mtp.is_used); }
 
   Status do_load(const ModelConfig& config, const LoadOptions& options) {
     const SteadyClock clock;
@@ -172,14 +175,15 @@ class CudaBackend final : public Backend {
     const CudaRanksLimits limits{max_rows, max_logit_rows(config_, options_), kMaxBestTokens,
                                  options_.cuda.deterministic};
     LLMB_ASSIGN_OR_RETURN(ranks_, CudaRanks::join(context_, config_, limits, stream_->get()));
-    const auto read = [this](int64_t step, StepOutput* o) -> const GivenTokens& { return read_output(step, o); };
-    steps_.emplace(context_, *ranks_, RankSteps::OnDevice{[this](int64_t step) { return await_step(step); }, read});
+    const auto read = [this](int64_t s, StepOutput* o) -> const GivenTokens& { return read_output(flights_, s, o); };
+    steps_.emplace(context_, *ranks_, RankSteps::OnDevice{[this](int64_t s) { return await(flights_.of(s)); }, read});
     return {};
   }
 
   void make_ops() {
     const Range layers = share_ ? share_->layers : Range{0, config_.num_hidden_layers};
-    CudaOpsOptions o = ops_options(config_, own_, layers, max_plans_in_flight(), options_, dtype_, kv_dtype_);
+    const int32_t num_own_drafts = drafts_for_itself() ? kPlansOfDraftModel : 0, num_plans = max_plans_in_flight();
+    CudaOpsOptions o = ops_options(config_, own_, layers, num_plans + num_own_drafts, options_, dtype_, kv_dtype_);
     o.hopper = cuda::has_hopper_code(stream_->get());
     std::unique_ptr<SplitStreams> split_streams;
     if (splits_.are_possible()) {
@@ -193,8 +197,8 @@ class CudaBackend final : public Backend {
     if (share_) rank = {config_, *share_};
     if (options_.adapters) ops_->add_adapters(options_.adapters, options_.adapter_bytes, std::move(rank));
     if (options_.pooling) ops_->add_pooling(*options_.pooling);
-    for (int32_t i = 0; i < max_plans_in_flight(); ++i)
-      flights_.emplace_back(ops_->sampled_bytes_with_top(), options_.max_num_batched_tokens);
+    flights_.make_room(num_plans, ops_->sampled_bytes_with_top(), options_.max_num_batched_tokens);
+    own_drafts_.make_room(num_own_drafts, ops_->sampled_bytes_with_top(), options_.max_num_batched_tokens);
   }
 
   Status load_weights(const std::optional<WeightFiles>& files) {
@@ -293,7 +297,7 @@ class CudaBackend final : public Backend {
     if (!is_early_stage()) ops_->give_tokens();
   }
 
-  void start(const StepPlan& plan) {
+  void start(const StepPlan& plan, FlightQueue& queue) {
     if (steps_) steps_->begin(plan.step);
     const cudaStream_t stream = stream_->get();
     const cuda::SampleNeeds needs = cuda::sample_needs(plan.sample_rows);
@@ -309,7 +313,7 @@ class CudaBackend final : public Backend {
     // A prompt that is in both parts is two sequences of attention.
     if (!is_recordable) shape.num_seqs = std::min(shape.num_seqs + shape.is_split(), shape.num_tokens);
     if (!is_recordable && !shape.is_split()) shape.expanded = ops_->stage().expand(plan);
-    StepFlight& flight = flight_of(num_submitted_);
+    StepFlight& flight = queue.of(queue.num_submitted);
     if (!ranks_) flight.begin.record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
     const Recording step{shape.num_tokens,  !cuda::SampleNeeds().covers(needs), arrays.kind, plan.num_layers,
@@ -329,7 +333,7 @@ class CudaBackend final : public Backend {
     if (!plan.hidden_rows.empty()) transformer_->forward_heads(shape.num_tokens, shape.num_samples);
     else if (replay) graphs_.launch(step, stream);
     else run(shape.num_tokens, shape.num_samples, plan.num_layers, plan.is_mtp);
-    if (CudaPooling* const pooling = ops_->pooling()) pooling->download(num_submitted_, plan.num_samples());
+    if (CudaPooling* const pooling = ops_->pooling()) pooling->download(queue.num_submitted, plan.num_samples());
     else if (!is_early_stage()) download_sampled(*ops_, plan, needs.top_logprobs, flight.host.data<uint8_t>(), stream);
     download_tokens(plan, arrays.tokens, flight.tokens.data<TokenId>(), stream);
     flight.end.record(stream);
@@ -338,25 +342,18 @@ class CudaBackend final : public Backend {
     flight.plan = &plan;
     flight.work = splits_.submitted(plan, shape.second);
     if (steps_) steps_->add();
-    ++num_submitted_;
+    ++queue.num_submitted;
+    newest_ = &queue;
   }
 
-  double await_step(int64_t step) {
+  double await(const StepFlight& flight) const {
     check(cudaSetDevice(index_), "cudaSetDevice");  // of this thread, which may be another one
-    return flight_of(step).await();
+    return flight.await();
   }
 
-  const GivenTokens& read_output(int64_t step, StepOutput* output) {
-    const StepFlight& flight = flight_of(step);
-    const StepPlan& plan = *flight.plan;
-    const CudaPooling* const pooling = ops_->pooling();
-    if (pooling != nullptr) CudaPooling::stand_for_vectors(plan.num_samples(), &sampled_rows_);
-    else read_sampled(*ops_, plan, config_.vocab_size, flight.host.data<uint8_t>(), &sampled_rows_);
-    // As the device has done it.
-    read_tokens(plan, given_, flight.tokens.data<TokenId>(), &tokens_);
-    give_tokens(plan, tokens_, sampled_rows_, output, &given_);
-    if (pooling != nullptr) pooling->read(step, plan.num_samples(), &output->hidden);
-    return given_;
+  const GivenTokens& read_output(FlightQueue& queue, int64_t step, StepOutput* output) {
+    reader_.read(*ops_, step, queue.of(step), &queue.given, output);
+    return queue.given;
   }
 
   const int index_;
@@ -376,11 +373,9 @@ class CudaBackend final : public Backend {
   std::optional<Transformer> transformer_;
   StepGraphs graphs_;
   StepSplits splits_;
-  std::deque<StepFlight> flights_;  // [max_plans_in_flight()]  step i in entry i % size
-  SampledRows sampled_rows_;
-  std::vector<TokenId> tokens_;
-  GivenTokens given_;  // by the last plan that was fetched
-  int64_t num_submitted_ = 0, num_fetched_ = 0;
+  FlightQueue flights_, own_drafts_;     // of submit() and wait(), and of own_drafts()
+  const FlightQueue* newest_ = nullptr;  // that the newest plan is in
+  StepReader reader_;
   std::optional<RankSteps> steps_;  // where there are other ranks; last: its thread uses the rest
 };
 
@@ -388,6 +383,11 @@ class CudaBackend final : public Backend {
 
 std::unique_ptr<Backend> make_cuda_backend(int index, std::shared_ptr<RankContext> ranks, SplitMode splits) {
   return std::make_unique<CudaBackend>(index, std::move(ranks), splits);
+}
+
+OwnDrafts own_cuda_drafts_of(Backend& model) {
+  auto* const own = dynamic_cast<CudaBackend*>(&model);
+  return own != nullptr ? own->own_drafts() : OwnDrafts();
 }
 
 std::unique_ptr<DraftFeed> share_cuda_queue(Backend& target, Backend& draft) {

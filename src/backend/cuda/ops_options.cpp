@@ -5,6 +5,7 @@
 
 #include "backend/cuda/memory_plan.h"
 #include "backend/cuda/step_graphs.h"
+#include "backend/ranks/step_outputs.h"
 
 namespace llmb {
 
@@ -60,6 +61,14 @@ KvLayout kv_of_all_ranks(const ModelConfig& config, const LoadOptions& options, 
   KvLayout kv = make_kv_layout(config, options.block_size, kv_dtype, layer_groups(config, options));
   kv.num_blocks = num_blocks;
   return kv;
+}
+
+Status check_device_plan(const StepPlan& plan, const StepLimits& limits, bool is_early_stage) {
+  if (!limits.hold_copies_of(plan)) return internal_error("plan copies too many blocks");
+  if (is_early_stage && follows_another(plan)) return internal_error("a plan of stages follows another one");
+  for (const SampleRow& row : plan.sample_rows)
+    if (row.num_logprobs > kMaxBestTokens) return internal_error("plan wants too many log probabilities");
+  return {};
 }
 
 void describe(const ModelConfig& config, const LoadOptions& options, const CudaDevice& device, DType dtype,

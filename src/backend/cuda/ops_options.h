@@ -20,6 +20,9 @@ CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, co
 // The blocks of all ranks together.
 KvLayout kv_of_all_ranks(const ModelConfig& config, const LoadOptions& options, DType kv_dtype, int32_t num_blocks);
 
+// A plan against the memory that is laid out. is_early_stage: other stages run behind this rank's
+Status check_device_plan(const StepPlan& plan, const StepLimits& limits, bool is_early_stage);
+
 // The name of a backend, and what it can do.
 void describe(const ModelConfig& config, const LoadOptions& options, const CudaDevice& device, DType dtype,
               BackendInfo* info);

@@ -26,28 +26,28 @@ void download_sampled(const CudaOps& ops, const StepPlan& plan, bool with_top, u
   download(on_device.top_logprobs, num_top * int64_t{sizeof(float)});
 }
 
-void read_sampled(const CudaOps& ops, const StepPlan& plan, int32_t vocab_size, const uint8_t* host, SampledRows* out) {
+void StepReader::read_rows(const CudaOps& ops, const StepPlan& plan, const uint8_t* host) {
   const cuda::SampleResult& on_device = ops.sampled();
   const auto* const base = reinterpret_cast<const uint8_t*>(on_device.tokens);
   const auto mirror = [&]<typename T>(const T* address) {
     return reinterpret_cast<const T*>(host + (reinterpret_cast<const uint8_t*>(address) - base));
   };
-  const int32_t rows = plan.num_samples(), max_top = max_top_of(plan);
-  out->clear();
-  out->tokens.assign(mirror(on_device.tokens), mirror(on_device.tokens) + rows);
-  out->is_finite.assign(mirror(on_device.is_finite), mirror(on_device.is_finite) + rows);
-  out->logprobs.assign(rows, 0);
-  for (int32_t i = 0; i < rows; ++i) {
+  const int32_t count = plan.num_samples(), max_top = max_top_of(plan);
+  rows_.clear();
+  rows_.tokens.assign(mirror(on_device.tokens), mirror(on_device.tokens) + count);
+  rows_.is_finite.assign(mirror(on_device.is_finite), mirror(on_device.is_finite) + count);
+  rows_.logprobs.assign(count, 0);
+  for (int32_t i = 0; i < count; ++i) {
     const int32_t wanted = plan.sample_rows[i].num_logprobs;
-    if (wanted >= 0) out->logprobs[i] = mirror(on_device.logprobs)[i];
-    const int32_t num_top = std::clamp(wanted, 0, vocab_size);
+    if (wanted >= 0) rows_.logprobs[i] = mirror(on_device.logprobs)[i];
+    const int32_t num_top = std::clamp(wanted, 0, ops.vocab_size());
     const TokenId* const tokens = mirror(on_device.top_tokens) + int64_t{i} * max_top;
     const float* const logprobs = mirror(on_device.top_logprobs) + int64_t{i} * max_top;
-    if (out->is_finite[i] != 0) {
-      out->top_tokens.insert(out->top_tokens.end(), tokens, tokens + num_top);
-      out->top_logprobs.insert(out->top_logprobs.end(), logprobs, logprobs + num_top);
+    if (rows_.is_finite[i] != 0) {
+      rows_.top_tokens.insert(rows_.top_tokens.end(), tokens, tokens + num_top);
+      rows_.top_logprobs.insert(rows_.top_logprobs.end(), logprobs, logprobs + num_top);
     }
-    out->top_start.push_back(static_cast<int32_t>(out->top_tokens.size()));
+    rows_.top_start.push_back(static_cast<int32_t>(rows_.top_tokens.size()));
   }
 }
 
@@ -57,13 +57,23 @@ void download_tokens(const StepPlan& plan, const TokenId* resolved, TokenId* hos
               "cudaMemcpyAsync");
 }
 
-void read_tokens(const StepPlan& plan, const GivenTokens& before, const TokenId* host, std::vector<TokenId>* tokens) {
-  *tokens = plan.tokens;
-  for (size_t row = 0; row < tokens->size(); ++row) {
-    TokenId& token = (*tokens)[row];
+void StepReader::read_tokens(const StepPlan& plan, const GivenTokens& before, const TokenId* host) {
+  tokens_ = plan.tokens;
+  for (size_t row = 0; row < tokens_.size(); ++row) {
+    TokenId& token = tokens_[row];
     if (is_drafted(token)) token = host[row];
     else if (token < 0) token = before.last.at(static_cast<size_t>(-1 - token));
   }
+}
+
+void StepReader::read(CudaOps& ops, int64_t step, const StepFlight& flight, GivenTokens* given, StepOutput* output) {
+  const StepPlan& plan = *flight.plan;
+  const CudaPooling* const pooling = ops.pooling();
+  if (pooling != nullptr) CudaPooling::stand_for_vectors(plan.num_samples(), &rows_);
+  else read_rows(ops, plan, flight.host.data<uint8_t>());
+  read_tokens(plan, *given, flight.tokens.data<TokenId>());
+  give_tokens(plan, tokens_, rows_, output, given);
+  if (pooling != nullptr) pooling->read(step, plan.num_samples(), &output->hidden);
 }
 
 }  // namespace llmb

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/step_flight.h"
 #include "core/resolve_step.h"
 #include "core/step_plan.h"
 
@@ -19,13 +20,22 @@ int32_t max_top_of(const StepPlan& plan);
 // rows.
 void download_sampled(const CudaOps& ops, const StepPlan& plan, bool with_top, uint8_t* host, cudaStream_t stream);
 
-// `host`: where download_sampled() wrote.
-void read_sampled(const CudaOps& ops, const StepPlan& plan, int32_t vocab_size, const uint8_t* host, SampledRows* out);
-
 // Where the device alone knows some of the plan's drafts: queues the copy of all its tokens. `resolved`: the step's.
 void download_tokens(const StepPlan& plan, const TokenId* resolved, TokenId* host, cudaStream_t stream);
 
-// The plan's tokens as the step had them. `before`: by the step before it; `host`: where download_tokens() wrote.
-void read_tokens(const StepPlan& plan, const GivenTokens& before, const TokenId* host, std::vector<TokenId>* tokens);
+// Reads what these copied.
+class StepReader {
+ public:
+  // To `output` what the plan gave, as the device has done it. `step`: its number; `given`: by the plan before it, then
+  // by this one. REQUIRES: flight.await()
+  void read(CudaOps& ops, int64_t step, const StepFlight& flight, GivenTokens* given, StepOutput* output);
+
+ private:
+  void read_rows(const CudaOps& ops, const StepPlan& plan, const uint8_t* host);
+  void read_tokens(const StepPlan& plan, const GivenTokens& before, const TokenId* host);
+
+  SampledRows rows_;
+  std::vector<TokenId> tokens_;  // as the step had them
+};
 
 }  // namespace llmb

@@ -1,11 +1,13 @@
-// A plan on its way through the device, and where its results arrive.
+// Plans on their way through the device, and where their results arrive.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <deque>
 
 #include "backend/cuda/step_splits.h"
+#include "core/resolve_step.h"
 #include "core/step_plan.h"
 #include "kernels/cuda/memory.h"
 
@@ -29,6 +31,27 @@ struct StepFlight {
   // Around what this GPU computes; waiting for another stage is not that.
   cuda::Event begin{cudaEventBlockingSync}, end{cudaEventBlockingSync}, sent{cudaEventBlockingSync};
   SubmittedWork work;
+};
+
+// Those of one who submits and waits. A step's number is how many came before it.
+class FlightQueue {
+ public:
+  // Throws CudaError.
+  void make_room(int32_t num_plans, int64_t sampled_bytes, int64_t max_num_tokens) {
+    for (int32_t i = 0; i < num_plans; ++i) flights_.emplace_back(sampled_bytes, max_num_tokens);
+  }
+
+  bool has_room() const { return num_submitted - num_fetched < static_cast<int64_t>(flights_.size()); }
+  void forget_all() { num_fetched = num_submitted; }  // that are in flight
+  bool empty() const { return num_submitted == num_fetched; }
+  StepFlight& of(int64_t step) { return flights_[static_cast<size_t>(step) % flights_.size()]; }
+  const StepPlan* newest_plan() { return empty() ? nullptr : of(num_submitted - 1).plan; }  // null: none is in flight
+
+  int64_t num_submitted = 0, num_fetched = 0;
+  GivenTokens given;  // by the last one that was fetched
+
+ private:
+  std::deque<StepFlight> flights_;  // step i in entry i % size
 };
 
 }  // namespace llmb

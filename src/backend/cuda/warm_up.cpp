@@ -1,6 +1,7 @@
 #include "backend/cuda/warm_up.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "backend/cuda/memory_plan.h"
 #include "kernels/cuda/linear.h"
@@ -71,7 +72,7 @@ StepPlan decode_plan(const ModelConfig& config, const LoadOptions& options, int3
 
 int32_t num_blocks_of(const StepPlan& plan) { return static_cast<int32_t>(plan.block_ids.size()); }
 
-MachineLimits measure_device(DType dtype, cudaStream_t stream) {
+MachineLimits measure_device(DType dtype, cudaStream_t stream) try {
   constexpr int kRuns = 10;
   const int64_t bytes = std::min<int64_t>(int64_t{256} << 20, free_device_bytes() / 4);
   const cuda::DeviceMemory from(bytes), to(bytes);
@@ -98,6 +99,8 @@ MachineLimits measure_device(DType dtype, cudaStream_t stream) {
   limits.flops_per_s = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) /
                        time([&] { linear.run(weight, to.data(), n, out.data(), dtype, stream); });
   return limits;
+} catch (const std::exception&) {
+  return {};
 }
 
 }  // namespace llmb

@@ -21,8 +21,8 @@ StepPlan decode_plan(const ModelConfig& config, const LoadOptions& options, int3
 // Blocks 0 … n - 1 are what the plans above use.
 int32_t num_blocks_of(const StepPlan& plan);
 
-// Bandwidth of a copy within device memory (bytes read and written) and the rate of a large matrix product; throws
-// cuda::CudaError, also where there is no memory for it.
+// Bandwidth of a copy within device memory (bytes read and written) and the rate of a large matrix product; nothing where
+// no memory is left for it: then it means nothing.
 MachineLimits measure_device(DType dtype, cudaStream_t stream);
 
 }  // namespace llmb

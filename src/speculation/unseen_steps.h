@@ -1,0 +1,74 @@
+// Steps of a drafter that nobody waits for: each follows the one before it on the device, as a plan ahead does, and
+// what it draws is copied to a feed's slots behind it, for the step that verifies it. The host sees them later.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/draft_feed.h"
+#include "base/status.h"
+#include "core/step_plan.h"
+#include "scheduler/sequence.h"
+#include "speculation/guess.h"
+
+namespace llmb {
+
+struct UnseenStep {
+  StepPlan plan;
+  bool catches_up = false;  // also reads what was known: known to the drafter
+  int32_t first_slot = 0;   // of its drafts
+  struct Draft {
+    SeqId seq;
+    int32_t index;  // of the text's output tokens
+    bool is_sampled;
+  };
+  std::vector<Draft> drafts;  // [groups]
+};
+
+// Texts hold some token in place of those that are not seen yet.
+class UnseenSteps {
+ public:
+  // A step that has run, before it is forgotten; what is not ok ends drafting.
+  using See = std::function<Status(const UnseenStep& step, const StepOutput& output)>;
+
+  // The backend, which gets the plans, outlives it. feed: from them to the target
+  UnseenSteps(Backend& backend, std::unique_ptr<DraftFeed> feed, See see);
+
+  // Chains of drafts begin: those before them are in plans that were submitted, or nobody wants them.
+  void begin_chains() { next_slot_ = 0; }
+  // A step without rows behind the others. Where the backend holds no more of them, the oldest must have run.
+  UnseenStep& begin();
+  bool has_slot() const;  // for one draft more of this step
+  // The step's last row, the text's newest known token or the one that is not seen, draws the next token of the guess.
+  // REQUIRES: has_slot(); a text with such an entry and no other one
+  void add_draft(double acceptance, Sequence* text, Guess* guess);
+  // Queues the step that begin() gave. False: it has no rows, or drafting has ended; it is forgotten.
+  bool submit();
+  // The text goes on as if its last draft, if there is one, were seen.
+  static void end_chain(Sequence* text);
+
+  void see_all();
+  // With the kinds of drafts that the host has seen by now. REQUIRES: nothing has been drafted since
+  Guess with_kinds(Guess guess) const;
+  // Not ok: nothing is queued any more.
+  const Status& failure() const { return failure_; }
+
+ private:
+  void see_oldest();
+  void fail(const Status& status);
+
+  Backend& backend_;
+  const std::unique_ptr<DraftFeed> feed_;
+  const See see_;
+  std::deque<UnseenStep> steps_;  // in flight, the oldest first, and one that begin() gave
+  int32_t next_slot_ = 0;
+  std::vector<int32_t> kinds_;  // [slots]  of what was drafted there last (Guess::kinds)
+  Status failure_;
+  StepOutput output_;
+};
+
+}  // namespace llmb
