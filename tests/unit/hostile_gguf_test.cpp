@@ -6,9 +6,11 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "chat/chat_template.h"
 #include "model/config_loader.h"
+#include "model/gguf_model.h"
 #include "model/weight_files.h"
 #include "tests/support/bounded.h"
 #include "tests/support/gguf_writer.h"
@@ -105,6 +107,48 @@ TEST_CASE("FAULTS 30: a GGUF file that is cut, or whose numbers lie, is refused 
   check_model_refused(llama_with("", [](GgufWriter& w) { w.tensor("t", {1 << 20, 1 << 20}, 0, ""); }), "");
   check_model_refused(llama_with("", [](GgufWriter& w) { w.tensor("t", {4}, 9999, ""); }), "9999 is not known");
   check_model_refused(llama_with("", [](GgufWriter& w) { w.f32_tensor("token_embd.weight", {1}, {1}); }), "twice");
+}
+
+TEST_CASE("FAULTS 32: no value brings a reader of any architecture down; what is refused is named in one line") {
+  const auto status_of = [](const GgufWriter& w) {
+    const std::string bytes = w.bytes();
+    const auto file = GgufFile::parse({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+    if (!file.ok()) return file.status();
+    const auto config = gguf_config_json(*file);
+    return config.ok() ? parse_model_config(config->dump()).status() : config.status();
+  };
+  GgufWriter unknown;
+  unknown.text("general.architecture", "unheard-of");
+  const std::string message = status_of(unknown).message();
+  std::string names = message.substr(message.find("supported: ") + 11);
+  int num_architectures = 0;
+  for (size_t end; !names.empty(); names.erase(0, end == std::string::npos ? end : end + 2), ++num_architectures) {
+    end = names.find(", ");
+    const std::string architecture = names.substr(0, end);
+    CAPTURE(architecture);
+    for (const std::string key :
+         {"block_count", "embedding_length", "context_length", "attention.head_count", "attention.head_count_kv",
+          "attention.key_length", "rope.dimension_count", "nextn_predict_layers", "attention.sliding_window",
+          "attention.sliding_window_pattern", "expert_count", "expert_used_count", "expert_feed_forward_length",
+          "expert_shared_count", "leading_dense_block_count", "interleave_moe_layer_step", "attention.key_length_mla",
+          "attention.kv_lora_rank", "rope.scaling.original_context_length", "rope.scaling.yarn_log_multiplier"})
+      for (const int64_t value : {int64_t{0}, int64_t{-1}, int64_t{1} << 31, INT64_MIN, INT64_MAX}) {
+        CAPTURE(key);
+        CAPTURE(value);
+        GgufWriter w;
+        w.text("general.architecture", architecture);
+        for (const auto& [field, good] : {std::pair("context_length", 64), {"embedding_length", 16}, {"block_count", 4},
+                                          {"feed_forward_length", 32}, {"attention.head_count", 2},
+                                          {"nextn_predict_layers", 1}, {"attention.sliding_window", 7}})
+          if (key != field) w.u32(architecture + "." + field, static_cast<uint32_t>(good));
+        w.f32(architecture + ".attention.temperature_scale", 0.1f);
+        w.entry(architecture + "." + key, 11, GgufWriter::raw(value));
+        w.f32_tensor("token_embd.weight", {16, 16}, std::vector<float>(256, 0.5f));
+        const Status status = status_of(w);
+        CHECK((status.ok() || (!status.message().empty() && status.message().find('\n') == std::string::npos)));
+      }
+  }
+  CHECK(num_architectures >= 46);
 }
 
 TEST_CASE("FAULTS 32: values of a GGUF file with which nobody can compute are refused, naming the field") {
