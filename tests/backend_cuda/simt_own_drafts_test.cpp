@@ -106,13 +106,13 @@ TEST_CASE("steps that verify drafts which only the device knows are replayed") {
 
 TEST_CASE("deterministic: in random schedules and small pools no byte differs, whatever the rows ask for") {
   TestRng rng(27);
-  int64_t num_preemptions = 0;
-  for (const Case& c : kCases) {
+  int64_t num_preemptions = 0, num_drafted = 0, num_accepted = 0;
+  for (int at = 0; at < static_cast<int>(kCases.size()); ++at) {
+    const Case& c = kCases[static_cast<size_t>(at)];
     CAPTURE(c.model);
     CAPTURE(c.num_layers);
     const std::string lines = mixed_lines(c.job().config.vocab_size), expected = c.answers_without_drafts(lines);
-    int64_t num_drafted = 0, num_accepted = 0;
-    for (int i = 0; i < (runs_all_schedules() ? 12 : 2); ++i) {
+    for (int i = at; i < at + (runs_all_schedules() ? 12 : 1); ++i) {
       CAPTURE(i);
       EngineJobOptions o = c.drafting(c.job());
       draw_schedule(rng, i, &o);
@@ -127,11 +127,11 @@ TEST_CASE("deterministic: in random schedules and small pools no byte differs, w
       num_preemptions += drafted.outcome.num_preemptions;
       num_drafted += drafted.drafts.num_drafted, num_accepted += drafted.drafts.num_accepted;
     }
-    MESSAGE(c.model << ", " << c.num_layers << " layers: " << num_accepted << " of " << num_drafted
-                    << " drafts are right");
-    CHECK(num_drafted > 0);
   }
+  MESSAGE(num_accepted << " of " << num_drafted << " drafts are right; " << num_preemptions << " preemptions");
   CHECK(num_preemptions > 0);
+  CHECK(num_accepted > 0);
+  CHECK(num_drafted > 500);
 }
 
 TEST_CASE("a call of the runtime that fails ends the drafts or the run, and changes no byte") {
@@ -165,12 +165,13 @@ TEST_CASE("a plan follows those of its own queue alone, and a model without laye
   StepOutput output;
   CHECK(model->submit(first).ok());
   CHECK(!own.queue->submit(next).ok());
+  CHECK(own.queue->submit(first).ok());
+  CHECK(!model->submit(next).ok());  // behind a plan of its own, but another one came between
   CHECK(model->wait(&output).ok());
   const TokenId drawn = output.tokens.at(0);
-  CHECK(own.queue->submit(first).ok());
-  CHECK(!model->submit(next).ok());
   CHECK(own.queue->submit(next).ok());
   CHECK(model->submit(first).ok());
+  CHECK(!own.queue->submit(next).ok());
   CHECK(model->wait(&output).ok());  // before those that were submitted before it
   CHECK(output.tokens.at(0) == drawn);
   CHECK(own.queue->wait(&output).ok());
