@@ -50,6 +50,12 @@ struct SectionReader {
     groups_at = sections_end + num_k * 2 + column * 2;
     zeros_at = sections_end + num_k * 2 + kBlockColumns * 2 + column;
   }
+  // The same from so many columns further on. REQUIRES: no index().
+  HWY_INLINE SectionReader from(int64_t columns) const {
+    SectionReader s = *this;
+    s.words_at += columns * 4, s.halves_at += columns * 2, s.bytes_at += columns;
+    return s;
+  }
   HWY_INLINE U word(int64_t i) const {
     return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(words_at + i * kBlockColumns * 4));
   }
@@ -90,14 +96,14 @@ HWY_INLINE U spread_fifth_bits(U bits, int word) {
 
 // A format has
 //   codes(): four unsigned codes, a byte each, of word `word` (k from 4 · word on) of run `run` of a section
-//   kOffset: the code that means 0; or kTable or kNumbers: what codes, of four bits (kIsNibble), mean
+//   kRuns: of a block; kCodeBits; kOffset: the code that means 0; or kTable or kNumbers: what codes, of four bits (kIsNibble), mean
 //   scale(), minimum(): of half `half` (16 k) of a run; number = scale · code, minus or plus the minimum
 //   kRounds: number = round(scale · code), or where kHasZero round(scale · (code − zero)); zero() gives 2^23 + it
 //   kIsIndexed: scale_of(), zero_of(): of number i of a run
 //   kHasOwnNumber: number() of a byte and its scale, before it is rounded
 //   kIsSparse24: number() of one of four numbers, of two that are kept and the bits, from the lowest on, that say which
 struct Format {
-  static constexpr int kOffset = 0;
+  static constexpr int kRuns = 1, kOffset = 0, kCodeBits = 4;
   static constexpr bool kHasTable = false;  // sanitizers keep an array's address from being compared at compile time
   static constexpr const int8_t* kTable = nullptr;
   static constexpr bool kIsNibble = false, kHasMinimum = false, kAddsMinimum = false, kIsByHalves = false;
@@ -118,7 +124,7 @@ struct Nibbles32 : Format {
 };
 
 struct Q8_0 : Format {
-  static constexpr int kOffset = 128;
+  static constexpr int kOffset = 128, kCodeBits = 8;
   static HWY_INLINE U codes(const SectionReader& s, int64_t, int word) {
     return hn::Xor(s.word(word), hn::Set(DU(), 0x80808080));
   }
@@ -131,6 +137,7 @@ struct Q4_1 : Nibbles32<0> {
   static constexpr bool kHasMinimum = true, kAddsMinimum = true;
 };
 struct Q5_1 : Nibbles32<1> {
+  static constexpr int kCodeBits = 5;
   static constexpr bool kIsNibble = false, kHasMinimum = true, kAddsMinimum = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
     return hn::Or(Nibbles32<1>::codes(s, run, word), spread_fifth_bits(s.word(0), word));
@@ -159,6 +166,7 @@ struct MXFP4 : Nibbles32<0> {
 // Runs of 32 in turn: pairs of them share 32 bytes. kFirst: words in front of them.
 template <int kFirst>
 struct NibbleRuns : Format {
+  static constexpr int kRuns = 8;
   static constexpr bool kIsNibble = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
     return nibbles(s.word(kFirst + run / 2 * 8 + word), static_cast<int>(run % 2 * 4));
@@ -174,6 +182,7 @@ struct Q4_K : NibbleRuns<0> {
   }
 };
 struct Q5_K : Q4_K {
+  static constexpr int kCodeBits = 5;
   static constexpr bool kIsNibble = false;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
     const U high = low_bits(hn::ShiftRightSame(s.word(word), static_cast<int>(run)), 0x01010101);
@@ -181,6 +190,7 @@ struct Q5_K : Q4_K {
   }
 };
 struct IQ4_XS : Format {
+  static constexpr int kRuns = 8;
   static constexpr bool kIsNibble = true;
   static constexpr bool kHasTable = true;
   static constexpr const int8_t* kTable = kIq4Values;
@@ -196,7 +206,7 @@ HWY_INLINE U two_bits(const SectionReader& s, int64_t run, int word) {
   return low_bits(hn::ShiftRightSame(s.word(kFirst + run / 4 * 8 + word), static_cast<int>(run % 4 * 2)), 0x03030303);
 }
 struct Q6_K : Format {
-  static constexpr int kOffset = 32;
+  static constexpr int kRuns = 8, kOffset = 32, kCodeBits = 6;
   static constexpr bool kIsByHalves = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
     const U low = nibbles(s.word(run / 4 * 16 + run % 2 * 8 + word), static_cast<int>(run / 2 % 2 * 4));
@@ -207,7 +217,7 @@ struct Q6_K : Format {
   }
 };
 struct Q3_K : Format {
-  static constexpr int kOffset = 4;
+  static constexpr int kRuns = 8, kOffset = 4, kCodeBits = 3;
   static constexpr bool kIsByHalves = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
     const U third = low_bits(hn::ShiftRightSame(s.word(word), static_cast<int>(run)), 0x01010101);
@@ -216,6 +226,7 @@ struct Q3_K : Format {
   static HWY_INLINE V scale(const SectionReader& s, int64_t run, int half) { return Q6_K::scale(s, run, half); }
 };
 struct Q2_K : Format {
+  static constexpr int kRuns = 8, kCodeBits = 2;
   static constexpr bool kIsByHalves = true, kHasMinimum = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) { return two_bits<0>(s, run, word); }
   static HWY_INLINE V scale(const SectionReader& s, int64_t run, int half) {

@@ -23,6 +23,21 @@ struct Stretch {
   int num_parts, part_words;
   bool is_large, has_minima;  // blocks of 256
   int offset;                 // added to codes
+  int code_bits;              // with it
+};
+
+// The same k of a row of x.
+struct RowStretch {
+  alignas(64) int32_t start[kMaxParts];  // what sums of a part begin with
+  float sums[kMaxParts];                 // T, of small blocks times the scale of x
+  float scales[kMaxParts];               // of x; of a large block the first
+};
+
+// Rows of a tile: their int8 numbers from the stretch on, and the rest.
+struct TileOfX {
+  const uint8_t* numbers;
+  int64_t stride;
+  const RowStretch* rows;
 };
 
 }  // namespace llmb::cpu
@@ -52,6 +67,13 @@ template <class F>
 constexpr int offset_of() {
   if (!F::kHasTable) return F::kOffset;
   return F::kTable[0] < -16 ? 128 : 16;  // IQ4's, MXFP4's
+}
+
+// The bits of codes with it.
+template <class F>
+constexpr int byte_bits() {
+  if (!F::kHasTable) return F::kCodeBits;
+  return offset_of<F>() == 128 ? 8 : 5;
 }
 
 // The bytes of codes of four bits that a table gives a meaning.
@@ -87,29 +109,40 @@ HWY_INLINE U as_bytes(U codes) {
   }
 }
 
+// Asks for what comes kBlockFetchBytes behind part `part` of `parts` of a section.
+HWY_INLINE void fetch_share(const BlockSection& section, const uint8_t* data, int64_t part, int64_t parts) {
+  const uint8_t* const ahead = data + kBlockFetchBytes;
+  const int64_t end = (part + 1) * section.size() / parts;
+  for (int64_t line = part * section.size() / parts; line < end; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+}
+
+// num_runs: a multiple of F::kRuns.
 template <class F>
 HWY_NOINLINE void unpack(const BlockSection& section, const uint8_t* panel, int64_t k, int64_t num_runs,
                          int64_t column_begin, int64_t column_end, Stretch* to) {
   constexpr int kHalves = F::kIsByHalves ? 2 : 1;
-  const int64_t runs = to->is_large ? kMaxBlockSize / kRun : 1;
   to->num_parts = static_cast<int>(num_runs) * kHalves;
   to->part_words = 8 / kHalves;
   to->has_minima = F::kHasMinimum;
+  to->is_large = F::kRuns != 1;
   to->offset = kIsUnsigned ? offset_of<F>() : 0;
-  for (int64_t i = 0; i < num_runs; ++i) {
-    const int64_t run = k / kRun + i;
-    const uint8_t* const data = panel + run / runs * section.size();
-    const uint8_t* const ahead = panel + run * section.size() / runs + kBlockFetchBytes;
-    for (int64_t line = 0; line < section.size() / runs; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+  to->code_bits = byte_bits<F>();
+  const uint8_t* data = panel + k / kRun / F::kRuns * section.size();
+  for (int64_t first = 0; first < num_runs; first += F::kRuns, data += section.size()) {
     for (int64_t column = column_begin; column < column_end; column += kLanes) {
+      fetch_share(section, data, column / kLanes, kColumns / kLanes);
       const SectionReader s(section, data, column);
-      LLMB_UNROLL for (int word = 0; word < 8; ++word)
-          hn::StoreU(as_bytes<F>(F::codes(s, run % runs, word)), DU(), &to->codes[i * 8 + word][column]);
-      LLMB_UNROLL for (int half = 0; half < kHalves; ++half) {
-        hn::StoreU(F::scale(s, run % runs, half), D(), &to->scales[i * kHalves + half][column]);
-        if constexpr (F::kHasMinimum) {
-          const V minimum = F::minimum(s, run % runs, half);
-          hn::StoreU(F::kAddsMinimum ? minimum : hn::Neg(minimum), D(), &to->minima[i * kHalves + half][column]);
+      LLMB_UNROLL for (int run = 0; run < F::kRuns; ++run) {
+        auto* const codes = &to->codes[(first + run) * 8];
+        LLMB_UNROLL for (int word = 0; word < 8; ++word)
+            hn::StoreU(as_bytes<F>(F::codes(s, run, word)), DU(), &codes[word][column]);
+        LLMB_UNROLL for (int half = 0; half < kHalves; ++half) {
+          const int64_t part = (first + run) * kHalves + half;
+          hn::StoreU(F::scale(s, run, half), D(), &to->scales[part][column]);
+          if constexpr (F::kHasMinimum) {
+            const V minimum = F::minimum(s, run, half);
+            hn::StoreU(F::kAddsMinimum ? minimum : hn::Neg(minimum), D(), &to->minima[part][column]);
+          }
         }
       }
     }

@@ -6,8 +6,8 @@
 //
 // 256 k of a panel at a time become bytes and fp32 scales in a cache; tiles of rows multiply from there. On x86 these
 // bytes are unsigned: an offset is added to codes, and offset · T is taken off by what sums begin with. VNNI multiplies
-// unsigned by signed bytes, four at a time; so does AVX2, but in 16 bits that codes of eight bits overflow: there the
-// magnitudes of codes are multiplied by numbers with their signs. Elsewhere the bytes are signed.
+// unsigned by signed bytes, four at a time; so does AVX2, but in 16 bits (block_int8_avx2-inl.h). AVX-512 without VNNI
+// multiplies the magnitudes of codes of eight bits by numbers with their signs. Elsewhere the bytes are signed.
 #include <cmath>
 #include <cstring>
 
@@ -20,28 +20,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear_blocks_int8.cpp"
 #include "hwy/foreach_target.h"  // must come before highway.h
+#include "kernels/cpu/block_int8_avx2-inl.h"
 #include "kernels/cpu/block_stretch-inl.h"
-
-#ifndef LLMB_KERNELS_CPU_LINEAR_BLOCKS_INT8_ONCE_
-#define LLMB_KERNELS_CPU_LINEAR_BLOCKS_INT8_ONCE_
-namespace llmb::cpu {
-
-// The same k of a row of x.
-struct RowStretch {
-  alignas(64) int32_t start[kMaxParts];  // what sums of a part begin with
-  float sums[kMaxParts];                 // T, of small blocks times the scale of x
-  float scales[kMaxParts];               // of x; of a large block the first
-};
-
-// Rows of a tile: their int8 numbers from the stretch on, and the rest.
-struct TileOfX {
-  const uint8_t* numbers;
-  int64_t stride;
-  const RowStretch* rows;
-};
-
-}  // namespace llmb::cpu
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
@@ -176,11 +156,10 @@ HWY_INLINE void dot_tile(const Stretch& w, const TileOfX& x, int part, int64_t c
   else if (has.dotprod) sdot_tile<kRows>(words, none);
   else smull_tile<kRows>(words, none);
 }
-#else
-#if HWY_TARGET == HWY_AVX2
+#elif HWY_TARGET == HWY_AVX2
 template <int kRows>
-LLMB_BLOCK_AVX_VNNI HWY_NOINLINE void avx_vnni_dots(const Stretch& w, const TileOfX& x, int part, int64_t column,
-                                                    int32_t* dots) {
+LLMB_BLOCK_AVX_VNNI HWY_NOINLINE void dot_tile(const Stretch& w, const TileOfX& x, int part, int64_t column, bool,
+                                               int32_t* dots) {
   __m256i acc[kRows * 2];
   LLMB_UNROLL for (int i = 0; i < kRows * 2; ++i) acc[i] = _mm256_set1_epi32(x.rows[i / 2].start[part]);
   for (int word = part * w.part_words; word < (part + 1) * w.part_words; ++word) {
@@ -195,8 +174,7 @@ LLMB_BLOCK_AVX_VNNI HWY_NOINLINE void avx_vnni_dots(const Stretch& w, const Tile
   LLMB_UNROLL for (int i = 0; i < kRows * 2; ++i)
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(dots + i / 2 * kColumns + column + i % 2 * 8), acc[i]);
 }
-#endif
-
+#else
 // acc + the products of four bytes of codes by the four of x.
 HWY_INLINE VI add_products(VI acc, U codes, uint32_t four, [[maybe_unused]] bool is_wide) {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
@@ -207,14 +185,6 @@ HWY_INLINE VI add_products(VI acc, U codes, uint32_t four, [[maybe_unused]] bool
     b = _mm512_abs_epi8(b);
   }
   return VI{_mm512_add_epi32(acc.raw, _mm512_madd_epi16(_mm512_maddubs_epi16(b, x), _mm512_set1_epi16(1)))};
-#elif HWY_TARGET == HWY_AVX2
-  __m256i b = codes.raw, x = _mm256_set1_epi32(static_cast<int32_t>(four));
-  if (is_wide) {
-    b = _mm256_xor_si256(b, _mm256_set1_epi8(-128));
-    x = _mm256_sign_epi8(x, b);
-    b = _mm256_abs_epi8(b);
-  }
-  return VI{_mm256_add_epi32(acc.raw, _mm256_madd_epi16(_mm256_maddubs_epi16(b, x), _mm256_set1_epi16(1)))};
 #else
   const DI d;
   const VI b = hn::BitCast(d, codes);
@@ -229,9 +199,6 @@ HWY_INLINE VI add_products(VI acc, U codes, uint32_t four, [[maybe_unused]] bool
 
 template <int kRows>
 HWY_INLINE void dot_tile(const Stretch& w, const TileOfX& x, int part, int64_t column, bool is_wide, int32_t* dots) {
-#if HWY_TARGET == HWY_AVX2
-  if (has_byte_dots()) return avx_vnni_dots<kRows>(w, x, part, column, dots);
-#endif
   constexpr int kVecs = kLanes == 1 ? 1 : 16 / kLanes;
   for (int64_t c = column; c < column + 16; c += kVecs * kLanes) {
     VI acc[kRows * kVecs];
@@ -301,17 +268,22 @@ void block_int8_linear_task_target(const LinearTask& t) {
   const int64_t block = block_size(format).size, stride = block_row_bytes(*t.weight);
   const BlockRow at(num_k, block);
   const uint8_t* const x = t.x_bytes + t.row_begin * stride + block_row_begin(*t.weight, block);
-  w.is_large = block == kMaxBlockSize;
   std::memset(sums, 0, static_cast<size_t>(num_rows * kColumns) * sizeof(float));
+#if HWY_TARGET == HWY_AVX2
+  if (num_rows == 1) {
+    with_ggml_format(format, [&](auto f) HWY_ATTR { multiply_row<decltype(f)>(t, format, x, sums); });
+    return write_sums(t, sums);
+  }
+#endif
   for (int64_t k = 0; k < num_k; k += kMaxBlockSize) {
     const int64_t num_runs = std::min(num_k - k, kMaxBlockSize) / kRun;
-    with_format(format, [&](auto f) HWY_ATTR {
-      if constexpr (!decltype(f)::kRounds)
-        unpack<decltype(f)>(block_section(format), t.weight->panel(t.panel), k, num_runs, t.column_begin, t.column_end,
-                            &w);
+    with_ggml_format(format, [&](auto f) HWY_ATTR {
+      unpack<decltype(f)>(block_section(format), t.weight->panel(t.panel), k, num_runs, t.column_begin, t.column_end,
+                          &w);
     });
-    // Codes of eight bits are multiplied as signed ones without dot products.
-    const int offset = w.offset == 128 && !has_byte_dots() ? 0 : w.offset;
+    // Codes of eight bits are multiplied as signed ones where AVX-512 has no dot products.
+    const bool is_signed = w.offset == 128 && !has_byte_dots() && HWY_TARGET != HWY_AVX2;
+    const int offset = is_signed ? 0 : w.offset;
     for (int64_t row = 0; row < num_rows; ++row) fill_row(x + row * stride, at, k, w, offset, &rows[row]);
     for_row_tiles<kTallTileRows>(num_rows, [&](int64_t row, auto tile_rows) HWY_ATTR {
       constexpr int kRows = decltype(tile_rows)::value;
@@ -319,6 +291,8 @@ void block_int8_linear_task_target(const LinearTask& t) {
       float* const to = sums + row * kColumns;
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
       if (has_byte_dots()) return vnni_rows<kRows>(w, tile, t.column_begin, t.column_end, to);
+#elif HWY_TARGET == HWY_AVX2
+      if (!has_byte_dots()) return byte_tile<kRows>(w, tile, t.column_begin, t.column_end, to);
 #endif
       plain_rows<kRows>(w, tile, t.column_begin, t.column_end, to);
     });

@@ -152,6 +152,15 @@ std::vector<float> awkward_rows(int64_t rows, int64_t k) {
   return x;
 }
 
+std::vector<float> products(BlockFormat format, const BlockWeights& weights, int64_t n, const std::vector<float>& x,
+                            int64_t rows, int64_t k) {
+  std::vector<float> out(rows * n);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < n; ++c)
+      out[r * n + c] = product(format, weights.bytes.data() + c * weights.view.row_bytes(), &x[r * k], k);
+  return out;
+}
+
 TEST_CASE("products are those of the definition, to the bit: any rows, threads, instruction set") {
   ThreadPool one(1), three(3);
   for (const BlockFormat format : all_block_formats()) {
@@ -161,11 +170,8 @@ TEST_CASE("products are those of the definition, to the bit: any rows, threads, 
       const BlockWeights weights(format, n, k, static_cast<uint32_t>(n));
       const std::vector<float> bias = random_normal(n, 2), x = awkward_rows(27, k);
       const TensorView b = {bias.data(), DType::kF32, 1, n};
-      std::vector<float> expected(27 * n);
-      for (int64_t r = 0; r < 27; ++r)
-        for (int64_t c = 0; c < n; ++c)
-          expected[r * n + c] =
-              product(format, weights.bytes.data() + c * weights.view.row_bytes(), &x[r * k], k) + bias[c];
+      std::vector<float> expected = products(format, weights, n, x, 27, k);
+      for (int64_t i = 0; i < 27 * n; ++i) expected[i] += bias[i % n];
       for_each_cpu_target([&](const std::string& target) {
         CAPTURE(target);
         const PackedLinear packed = pack(weights.view, {&b, 1}, three);
@@ -176,6 +182,39 @@ TEST_CASE("products are those of the definition, to the bit: any rows, threads, 
           CHECK(same_bytes(run(packed, x, m, one), first));
           if (m == 3 || m == 27) CHECK(same_bytes(run(packed, x, m, three), first));
         }
+      });
+    }
+  }
+}
+
+// Sums in 16 bits come to their limits here.
+TEST_CASE("products of the largest codes and numbers are exact") {
+  ThreadPool pool(2);
+  constexpr int64_t kRows = 9, kCols = 512, kWidth = 64;
+  std::vector<float> x(kRows * kCols);
+  for (int64_t i = 0; i < kRows * kCols; ++i) {
+    const int64_t row = i / kCols, every = row / 2 + 1;
+    x[i] = (row % 2 == 0) == (i / every % 2 == 0 || every == 1) ? 127.0f : -127.0f;
+  }
+  for (const BlockFormat format : all_block_formats()) {
+    if (rounds_numbers(format)) continue;
+    CAPTURE(std::string(block_size(format).name));
+    for (const int code_byte : {0x00, 0x7f, 0x80, 0xff}) {
+      CAPTURE(code_byte);
+      BlockWeights weights(format, kWidth, kCols, 1);
+      const int64_t size = block_size(format).bytes;
+      const std::array<int, 2> halves = test::block_halves_at(format);
+      for (size_t i = 0; i < weights.bytes.size(); ++i) {
+        const int at = static_cast<int>(static_cast<int64_t>(i) % size);
+        const bool is_scale = format == BlockFormat::kMXFP4 ? at == 0 : at / 2 * 2 == halves[0] || at / 2 * 2 == halves[1];
+        if (!is_scale) weights.bytes[i] = static_cast<uint8_t>(code_byte);
+      }
+      const std::vector<float> expected = products(format, weights, kWidth, x, kRows, kCols);
+      for_each_cpu_target([&](const std::string& target) {
+        CAPTURE(target);
+        const PackedLinear packed = pack(weights.view, {}, pool);
+        for (const int64_t m : {1, 9})
+          CHECK(same_bytes(run(packed, x, m, pool), std::span(expected).first(static_cast<size_t>(m * kWidth))));
       });
     }
   }
