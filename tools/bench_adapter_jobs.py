@@ -6,6 +6,10 @@ same with memory for 8 of them only. Random weights of a shape of data/shapes, a
 
 Prints tokens a second, how often an adapter was read, and medians of each pair's ratio to one adapter with their 95 %
 interval. The adapters share one file, so reading it is reading memory: what is measured is moving and changing them.
+
+2026-11-27, two cores of an AMD EPYC 7003 that did nothing else, --prompt 4 --max-tokens 4, so that an adapter of 17.6 MB is
+read for only 80 tokens, one run each: one adapter 186.1 tokens/s, 1,000 of them 199.2 (1,000 reads, x 1.070), with room for 8
+176.6 (1,000 reads, x 0.949). Bars: 0.95, 0.85. A run takes seven minutes.
 """
 import argparse
 import json
