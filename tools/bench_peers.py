@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures bench_engine against other programs' llama-batched-bench, in turn on one machine, and prints the ratios.
+"""Measures bench_engine against other programs, in turn on one machine, and prints the ratios.
 
 Give it a build of each program, and one model file for each format that is to be compared, of the same shape:
 
@@ -8,7 +8,8 @@ Give it a build of each program, and one model file for each format that is to b
         --llama-batched-bench 'ik=…/llama-batched-bench -fa on -rtr -ctk q8_0 -ctv q8_0' --batch 1,8,64
 
 --gguf names bench_engine's --quantization first, or "blocks": then ours runs the peers' file, too, with
---gguf-activations int8. Every call measures one format and batch size by one program; a round
+--gguf-activations int8. --openvino and --ctranslate2 name models of these programs for a format in the same way (how to make
+them: tools/time_python_peers.py, which runs them). Every call measures one format and batch size by one program; a round
 is all of them in turn, programs innermost; the median over rounds counts. The machine's speed may drift from call to
 call, so keep the ratios. Decode is the mean of --steps steps behind --context tokens (ours samples greedily, peers do
 not sample); prefill is one prompt of --context tokens, with batch 1, its second run. Prompts are independent, or one
@@ -52,6 +53,11 @@ def peer_command(args, program, gguf, batch):
     return command + (["-pps"] if args.shared else [])
 
 
+def python_command(args, engine, model, batch):
+    command = [args.python, pathlib.Path(__file__).with_name("time_python_peers.py"), engine, model]
+    return command + ["--batch", batch, "--context", args.context, "--steps", args.steps, "--threads", args.threads]
+
+
 def our_rates(text):
     """Tokens/s of prefill and decode."""
     rate = {m[1]: float(m[2]) for m in re.finditer(r"^(prefill|decode) +\d+ +\d+ +([\d.]+)", text, re.M)}
@@ -67,6 +73,23 @@ def peer_rates(text):
     return float(columns[6]), float(columns[8])
 
 
+def python_rates(text):
+    found = re.search(r"^prefill ([\d.]+) decode ([\d.]+)", text, re.M)
+    if not found:
+        sys.exit(f"{text}\nbench_peers: no measurement in the output of a peer")
+    return float(found[1]), float(found[2])
+
+
+def programs(args, quantization, gguf, batch):
+    """Of each program its name, its command and what reads its output."""
+    yield OURS, our_command(args, quantization, gguf, batch), our_rates
+    for name, command in args.llama_batched_bench:
+        yield name, peer_command(args, shlex.split(command), gguf, batch), peer_rates
+    for name, models in (("openvino", args.openvino), ("ctranslate2", args.ctranslate2)):
+        if quantization in dict(models):
+            yield name, python_command(args, name, dict(models)[quantization], batch), python_rates
+
+
 def named(text):
     name, _, value = text.partition("=")
     if not value:
@@ -77,10 +100,14 @@ def named(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench-engine", default="build/tools/bench_engine", help="ours")
-    parser.add_argument("--llama-batched-bench", type=named, action="append", required=True, metavar="NAME=COMMAND",
+    parser.add_argument("--llama-batched-bench", type=named, action="append", default=[], metavar="NAME=COMMAND",
                         help="a peer's program with its own options; may be repeated")
     parser.add_argument("--gguf", type=named, action="append", required=True, metavar="QUANTIZATION=FILE",
                         help="none=, int8=, int4= or blocks=, and the file that peers take for it; may be repeated")
+    for program in ("openvino", "ctranslate2"):
+        parser.add_argument(f"--{program}", type=named, action="append", default=[], metavar="QUANTIZATION=MODEL",
+                            help="a model of this program beside --gguf's of the same name; may be repeated")
+    parser.add_argument("--python", default=sys.executable, help="has the packages of these two")
     parser.add_argument("--shape", required=True, help="a shape of data/shapes")
     parser.add_argument("--batch", default="1,8,64", help="batch sizes of decode (%(default)s)")
     parser.add_argument("--context", type=int, default=512, help="tokens of a prompt (%(default)s)")
@@ -93,18 +120,17 @@ def main():
     parser.add_argument("--timeout", type=float, default=900, help="seconds of a call (%(default)s)")
     args = parser.parse_args()
 
+    if args.shared and (args.openvino or args.ctranslate2):
+        parser.error("--shared is not measured with --openvino and --ctranslate2")
     batches = [int(b) for b in args.batch.split(",")]
-    peers = {name: shlex.split(command) for name, command in args.llama_batched_bench}
     rates = {}  # (case, quantization, program) -> tokens/s of every round
+    peers = {}  # names, in the order of columns
     for round_, (quantization, gguf), batch in itertools.product(range(args.rounds), args.gguf, batches):
         label = pathlib.Path(gguf).stem if quantization == BLOCKS else quantization
-        for program in [OURS, *peers]:
-            if program == OURS:
-                command = our_command(args, quantization, gguf, batch)
-            else:
-                command = peer_command(args, peers[program], gguf, batch)
-            text = call(shlex.split(args.prefix) + [str(word) for word in command], args.timeout)
-            prefill, decode = our_rates(text) if program == OURS else peer_rates(text)
+        for program, command, read in programs(args, quantization, gguf, batch):
+            if program != OURS:
+                peers[program] = None
+            prefill, decode = read(call(shlex.split(args.prefix) + [str(word) for word in command], args.timeout))
             rates.setdefault((f"decode {batch}", label, program), []).append(decode)
             if batch == 1:
                 rates.setdefault(("prefill", label, program), []).append(prefill)
@@ -120,8 +146,8 @@ def main():
         ours = statistics.median(rates[case, quantization, OURS])
         row = f"| {case} | {quantization} | {ours:.1f} |"
         for peer in peers:
-            theirs = statistics.median(rates[case, quantization, peer])
-            row += f" {theirs:.1f} | {ours / theirs:.2f} |"
+            theirs = rates.get((case, quantization, peer))
+            row += f" {statistics.median(theirs):.1f} | {ours / statistics.median(theirs):.2f} |" if theirs else " | |"
         print(row)
 
 
