@@ -137,7 +137,7 @@ class Inspector {
   }
 
   void print_mtp(ModelConfig config) const {
-    if (!config.mtp.is_known || is_gguf_path(path_)) return;
+    if (!config.mtp.is_known) return;
     config.mtp.is_used = true;
     if (WeightFiles::open(path_, config).ok())
       std::printf("drafts        layer %d predicts further tokens (--speculative mtp)\n", config.num_hidden_layers);

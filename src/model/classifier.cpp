@@ -116,7 +116,7 @@ Result<Pooling> parse_classifier(std::string_view json, const ModelConfig& confi
 }
 
 Result<Pooling> load_classifier(const std::string& model_dir, const ModelConfig& config) {
-  if (is_gguf_path(model_dir)) return unsupported(model_dir + ": GGUF files have no classification heads");
+  if (is_gguf_path(model_dir)) return load_gguf_classifier(model_dir, config);
   const std::string path = model_dir + "/config.json";
   LLMB_ASSIGN_OR_RETURN(const std::string text, read_whole_file(path, kMaxTextFileBytes));
   LLMB_ASSIGN_OR_RETURN(const std::string activation, score_activation(model_dir));

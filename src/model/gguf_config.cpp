@@ -43,6 +43,12 @@ constexpr GgufArchitecture kGgufArchitectures[] = {
     {"arcee", "arcee", true, false, false},         {"dots1", "dots1", false, false, false},
     {"starcoder", "gpt_bigcode", false, false, false}, {"qwen2vl", "qwen2_vl", false, false, false},
     {"qwen3vl", "qwen3_vl_text", false, false, false}, {"qwen3vlmoe", "qwen3_moe", false, false, false},
+    {"qwen35", "qwen3_5_text", false, true, true},  {"qwen35moe", "qwen3_5_moe_text", false, true, true},
+    {"qwen3next", "qwen3_next", false, true, true}, {"gemma4", "gemma4_text", false, false, true},
+    {"gemma-embedding", "gemma3_text", false, true, true}, {"lfm2", "lfm2", false, false, false},
+    {"granitehybrid", "granitemoehybrid", true, false, false}, {"nemotron_h", "nemotron_h", false, false, false},
+    {"nemotron_h_moe", "nemotron_h", false, false, false}, {"bert", "bert", false, false, false},
+    {"nomic-bert", "nomic_bert", false, false, false}, {"modern-bert", "modernbert", false, false, false},
 };
 
 std::string layer_key(const char* name) { return std::string("blk.0.") + name; }
@@ -219,7 +225,10 @@ void read_particulars(GgufConfigJson& c) {
 }
 
 const char* weights_dtype(const GgufFile& file) {
-  const GgufTensor* tensor = file.tensor("blk.0.attn_output.weight");
+  const GgufTensor* tensor = nullptr;
+  for (const char* name : {"blk.0.attn_output.weight", "blk.0.ssm_out.weight", "blk.0.shortconv.out_proj.weight",
+                           "blk.0.ffn_down.weight", "blk.0.ffn_down_exps.weight"})
+    if (tensor == nullptr) tensor = file.tensor(name);
   const std::string_view type = tensor != nullptr ? tensor->type->name : "";
   return type == "F16" ? "float16" : type == "BF16" ? "bfloat16" : "float32";
 }
@@ -318,10 +327,13 @@ Result<json> gguf_config_json(const GgufFile& file) {
   GgufConfigJson c(file, architecture);
   c.out["vocab_size"] = embedding->shape[0];
   c.integer("hidden_size", "embedding_length");
-  c.integer("intermediate_size", "feed_forward_length");
+  const bool is_unlike = has_unlike_gguf_layers(architecture.model_type);
+  if (is_unlike) c.largest("intermediate_size", "feed_forward_length");
+  else c.integer("intermediate_size", "feed_forward_length");
   c.integer("num_hidden_layers", "block_count");
   c.integer("num_attention_heads", "attention.head_count");
-  c.integer("num_key_value_heads", "attention.head_count_kv");
+  if (is_unlike) c.largest("num_key_value_heads", "attention.head_count_kv");
+  else c.integer("num_key_value_heads", "attention.head_count_kv");
   c.integer("head_dim", "attention.key_length");
   c.integer("max_position_embeddings", "context_length");
   c.number("rms_norm_eps", "attention.layer_norm_rms_epsilon");
@@ -332,8 +344,10 @@ Result<json> gguf_config_json(const GgufFile& file) {
   else if (has_experts && !knows_gguf_experts(c.out["model_type"]))
     c.fail(unsupported("experts (\"expert_count\") of architecture \"" + std::string(architecture.name) +
                        "\" are not supported"));
-  read_rope(c, *embedding);
+  if (!has_own_gguf_ropes(architecture.model_type)) read_rope(c, *embedding);
   read_particulars(c);
+  read_layer_particulars(c);
+  read_encoder_particulars(c);
   for (const auto& [field, key] : {std::pair("bos_token_id", "tokenizer.ggml.bos_token_id"),
                                    std::pair("eos_token_id", "tokenizer.ggml.eos_token_id")})
     if (const auto id = file.integer(key)) c.out[field] = *id;

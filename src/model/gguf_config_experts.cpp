@@ -81,7 +81,8 @@ void read_expert_particulars(GgufConfigJson& c) {
 
 bool knows_gguf_experts(const std::string& model_type) {
   for (const char* known : {"qwen3_moe", "gpt_oss", "deepseek_v3", "qwen2_moe", "glm4_moe", "olmoe", "ernie4_5_moe",
-                            "granitemoe", "hunyuan_v1_moe", "llama4_text", "dots1"})
+                            "granitemoe", "hunyuan_v1_moe", "llama4_text", "dots1",
+                            "qwen3_5_moe_text", "qwen3_next", "granitemoehybrid", "nemotron_h", "gemma4_text"})
     if (model_type == known) return true;
   return false;
 }

@@ -1,6 +1,7 @@
 // How the values of a GGUF file become a config.json. Private to src/model.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "formats/gguf_file.h"
@@ -35,6 +37,13 @@ class GgufConfigJson {
     if (!std::isfinite(*value)) fail(data_loss("\"" + prefix_ + key + "\" is not a finite number"));
     (*to)[field] = *value;
   }
+  // The largest of one number for each layer.
+  void largest(const char* field, const char* key) {
+    const std::vector<int64_t> values = of_layers(key, 1);
+    if (!values.empty()) out[field] = *std::max_element(values.begin(), values.end());
+  }
+  // A number for each of at least `count` layers, of which the file has one for each or one for all; none: it has none.
+  std::vector<int64_t> of_layers(const char* key, int64_t count);
   std::optional<int64_t> integer_of(const char* key) const { return file_.integer(prefix_ + key); }
   std::optional<double> number_of(const char* key) const { return file_.number(prefix_ + key); }
   std::optional<bool> boolean_of(const char* key) const { return file_.boolean(prefix_ + key); }
@@ -70,5 +79,12 @@ bool knows_gguf_experts(const std::string& model_type);  // whether its experts 
 // gguf_config_decoders.cpp: single architectures of plain decoders.
 void read_decoder_particulars(GgufConfigJson& c);
 void drop_predicting_layers(GgufConfigJson& c);
+
+// gguf_config_layers.cpp: models whose layers are of several kinds, and gguf_config_encoders.cpp. Nothing is read of
+// other models.
+bool has_unlike_gguf_layers(const std::string& model_type);  // sizes may be lists, one number for each layer
+bool has_own_gguf_ropes(const std::string& model_type);      // they are not one rope for all layers
+void read_layer_particulars(GgufConfigJson& c);
+void read_encoder_particulars(GgufConfigJson& c);
 
 }  // namespace llmb

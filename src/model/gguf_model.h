@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "core/model_config.h"
+#include "core/pooling.h"
 #include "formats/gguf_file.h"
 #include "model/config_loader.h"
 #include "model/weight_source.h"
@@ -34,6 +35,10 @@ Result<nlohmann::json> gguf_config_json(const GgufFile& file);
 
 Result<ModelConfig> load_gguf_config(const std::string& path);
 Result<GenerationConfig> load_gguf_generation_config(const std::string& path);
+
+// How states become one vector, as "pooling_type" and the file's layers behind it say; or scores of a head's labels.
+Result<Pooling> load_gguf_pooling(const std::string& path, const ModelConfig& config);
+Result<Pooling> load_gguf_classifier(const std::string& path, const ModelConfig& config);
 
 // The file's name of a tensor that has one to itself: "model.layers.7.mlp.up_proj.weight" is "blk.7.ffn_up.weight".
 std::optional<std::string> gguf_tensor_name(const std::string& name, const GgufArchitecture& architecture);

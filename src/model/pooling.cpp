@@ -8,6 +8,7 @@
 #include "base/mapped_file.h"
 #include "base/whole_file.h"
 #include "model/config_fields.h"
+#include "model/gguf_model.h"
 
 namespace llmb {
 
@@ -120,6 +121,7 @@ Status add_module(const std::string& model_dir, const nlohmann::json& module, co
 
 Result<TextPrompts> load_text_prompts(const std::string& model_dir) {
   TextPrompts out;
+  if (is_gguf_path(model_dir)) return out;
   const std::string path = model_dir + "/config_sentence_transformers.json";
   const auto object = read_object(path);
   if (!object.ok() && object.status().code() == StatusCode::kNotFound) return out;
@@ -147,6 +149,7 @@ Result<Pooling> load_pooling(const std::string& model_dir, const ModelConfig& co
     pooling.kind = *given;
     return pooling;
   }
+  if (is_gguf_path(model_dir)) return load_gguf_pooling(model_dir, config);
   const std::string path = model_dir + "/modules.json";
   const auto text = read_whole_file(path, kMaxBytes);
   if (!text.ok() && text.status().code() == StatusCode::kNotFound)
@@ -212,6 +215,7 @@ std::vector<std::string> pooling_layer_folders(const std::string& model_dir) {
 }
 
 Result<std::optional<int32_t>> load_max_seq_length(const std::string& model_dir) {
+  if (is_gguf_path(model_dir)) return std::optional<int32_t>();
   const std::string path = model_dir + "/sentence_bert_config.json";
   const auto object = read_object(path);
   if (!object.ok() && object.status().code() == StatusCode::kNotFound) return std::optional<int32_t>();

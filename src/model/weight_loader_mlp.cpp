@@ -13,7 +13,10 @@ void Loader::load_mlp(const MlpNames& names, int64_t intermediate, const Range& 
   const auto add = [&](const char* name, int64_t rows, int64_t cols, Parts* to) {
     add_projection(names.prefix, name, rows, cols, c_.mlp_bias, to);
   };
-  if (c_.activation.gated && names.gate_up != nullptr) {
+  // GGUF has two matrices where some checkpoints have one.
+  const bool is_one = names.gate_up != nullptr && (reader_.has(names.prefix + names.gate_up + ".weight") ||
+                                                   !reader_.has(names.prefix + names.gate + ".weight"));
+  if (c_.activation.gated && is_one) {
     add(names.gate_up, 2 * intermediate, hidden, &gate_up);
   } else {
     if (c_.activation.gated) add(names.gate, intermediate, hidden, &gate_up);

@@ -92,6 +92,13 @@ TEST_CASE("a name in the cache, and a GGUF file with a model but no tokenizer") 
   check_says(gguf, "note          weights of few bits stay as they are on a CPU; on a GPU they become bfloat16");
   check_says(gguf, "--gguf-activations int8");
   check_says(inspect({source_dir() + "/data/fixtures/gguf/split-00001-of-00003.gguf"}), "architecture  qwen3");
+  const ProcessResult states = inspect({source_dir() + "/data/fixtures/gguf/of_models/qwen35-mtp.gguf"});
+  check_says(states, "3, 2 with a recurrent state");
+  check_says(states, "drafts        layer 3 predicts further tokens (--speculative mtp)");
+  const ProcessResult encoder = inspect({source_dir() + "/data/fixtures/gguf/of_models/bert.gguf"});
+  CHECK(encoder.exit_code == 0);
+  check_says(encoder, "architecture  bert, an encoder (--task embed)");
+  check_says(encoder, "tokenizer     WordPiece, 180 tokens");
   const ProcessResult tensors = inspect({source_dir() + "/data/fixtures/gguf/gemma3.gguf", "--tensors"});
   check_says(tensors, "stays on a CPU, becomes bfloat16 on a GPU\n");
   const ProcessResult gptq = inspect({source_dir() + "/data/fixtures/quantized/gptq-4", "--tensors"});
