@@ -16,6 +16,7 @@ It needs the Python packages openvino-genai or ctranslate2, and for the above to
 import argparse
 import pathlib
 import random
+import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -98,7 +99,9 @@ def main():
     seconds(engine, lone, 1)  # touches memory for the first time
     prefill = args.context / seconds(engine, lone, 1)
     first, all_ = seconds(engine, rows, 1), seconds(engine, rows, 1 + args.steps)
-    print(f"prefill {prefill:.2f} decode {args.batch * args.steps / max(all_ - first, 1e-9):.2f}")
+    if all_ - first < 0.1 * all_:
+        sys.exit("the steps take too little time beside the prompts to be seen: more --steps, or less --context")
+    print(f"prefill {prefill:.2f} decode {args.batch * args.steps / (all_ - first):.2f}")
 
 
 if __name__ == "__main__":
