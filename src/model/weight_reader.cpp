@@ -111,7 +111,7 @@ TensorView WeightReader::columns(const TensorView& in_any_form, int64_t begin, i
   const int64_t block = has_blocks ? block_size(matrix.blocks).size : 1;
   if (begin % block != 0 || count % block != 0) {
     fail(unsupported("rows of " + std::to_string(matrix.cols) + " numbers in blocks of " + std::to_string(block) +
-                     " cannot be cut at number " + std::to_string(begin) + " for a rank"));
+                     " cannot be divided into parts of " + std::to_string(count) + " for ranks"));
     return {};
   }
   const int64_t first = begin / block * (has_blocks ? block_size(matrix.blocks).bytes : dtype_bytes(matrix.dtype));
