@@ -113,11 +113,12 @@ HWY_NOINLINE void byte_rows(const Stretch& w, const TileOfX& x, int64_t begin, i
       if (w.has_minima) add_part<kRows, kVecs, kIsLarge, true, kStride>(w, x.rows, part, column, dots, at);
       else add_part<kRows, kVecs, kIsLarge, false, kStride>(w, x.rows, part, column, dots, at);
     }
-    if (!kIsLarge) continue;
-    LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) {
-      float* const to = sums + i / kVecs * kColumns + column + i % kVecs * 8;
-      const __m256 scale = _mm256_set1_ps(x.rows[i / kVecs].scales[0]);
-      _mm256_store_ps(to, _mm256_fmadd_ps(_mm256_load_ps(block + (kIsLarge ? i * 8 : 0)), scale, _mm256_load_ps(to)));
+    if constexpr (kIsLarge) {
+      LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) {
+        float* const to = sums + i / kVecs * kColumns + column + i % kVecs * 8;
+        const __m256 scale = _mm256_set1_ps(x.rows[i / kVecs].scales[0]);
+        _mm256_store_ps(to, _mm256_fmadd_ps(_mm256_load_ps(block + i * 8), scale, _mm256_load_ps(to)));
+      }
     }
   }
 }

@@ -297,6 +297,18 @@ bool has_halves(const GgufArchitecture& architecture, const GgufFile& file) {
 
 }  // namespace
 
+int64_t count_layers(GgufConfigJson& c) {
+  const int64_t all = c.out.value("num_hidden_layers", int64_t{0}),
+                more = c.integer_of("nextn_predict_layers").value_or(0);
+  if (all < 1 || all > kMaxGgufBlocks)
+    c.fail(data_loss("\"num_hidden_layers\" (block_count) " + std::to_string(all) + " is not from 1 to " +
+                     std::to_string(kMaxGgufBlocks)));
+  else if (more < 0 || more >= all) c.fail(data_loss("\"nextn_predict_layers\" is out of range"));
+  if (!c.status.ok()) return 0;
+  c.out["num_hidden_layers"] = all - more;
+  return all - more;
+}
+
 bool is_gguf_path(const std::string& model_path) {
   std::error_code error;
   return std::filesystem::is_regular_file(model_path, error);

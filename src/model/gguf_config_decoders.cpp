@@ -12,8 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMostLayers = 1024;
-
 bool has_qkv_bias(const GgufConfigJson& c) { return c.has("blk.0.attn_q.bias") || c.has("blk.0.attn_qkv.bias"); }
 
 // Where an epsilon is of LayerNorms, and by which name.
@@ -32,7 +30,7 @@ void read_layer_windows(GgufConfigJson& c, int64_t period, std::optional<int64_t
   const auto window = c.integer_of("attention.sliding_window");
   const int64_t size = window.value_or(window_if_silent.value_or(0));
   const int64_t num_layers = out.value("num_hidden_layers", int64_t{0});
-  if (size == 0 || num_layers < 1 || num_layers > kMostLayers) return;  // the number of layers is judged later
+  if (size == 0 || num_layers < 1 || num_layers > kMaxGgufBlocks) return;  // the number of layers is judged later
   out["sliding_window"] = size;
   const char* const key = "attention.sliding_window_pattern";
   const GgufValue* pattern = c.find(key);
@@ -96,12 +94,12 @@ void read_cohere_values(GgufConfigJson& c) {
 
 void read_glm_values(GgufConfigJson& c) {
   say_rotated_part(c);
-  drop_predicting_layers(c);
+  count_layers(c);
   c.out["attention_bias"] = has_qkv_bias(c);
 }
 
 void read_exaone4_values(GgufConfigJson& c) {
-  drop_predicting_layers(c);
+  count_layers(c);
   // The first files of the 32B model do not say that it has windows.
   const bool is_32b = c.out.value("num_hidden_layers", int64_t{0}) == 64;
   read_layer_windows(c, 4, is_32b ? std::optional<int64_t>(4096) : std::nullopt);
@@ -235,13 +233,6 @@ void read_decoder_particulars(GgufConfigJson& c) {
     if (!c.out.contains("head_dim") && heads > 0 && hidden % heads == 0) c.out["head_dim"] = hidden / heads;
     reader.read(c);
   }
-}
-
-// Layers behind the last that predict further tokens are counted as layers.
-void drop_predicting_layers(GgufConfigJson& c) {
-  const int64_t more = c.integer_of("nextn_predict_layers").value_or(0);
-  if (more < 0 || more > kMostLayers) return c.fail(data_loss("\"nextn_predict_layers\" is out of range"));
-  if (const int64_t all = c.out.value("num_hidden_layers", int64_t{0}); all > 0) c.out["num_hidden_layers"] = all - more;
 }
 
 }  // namespace llmb

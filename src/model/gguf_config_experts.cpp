@@ -49,7 +49,7 @@ void read_deepseek2(GgufConfigJson& c) {
     out["rope_scaling"]["mscale"] = out["rope_scaling"]["mscale_all_dim"] = *scale * 10;
   if (c.number_of("attention.temperature_scale").value_or(0) != 0)
     return c.fail(unsupported("\"deepseek2.attention.temperature_scale\" is not supported"));
-  drop_predicting_layers(c);
+  count_layers(c);
   if (c.integer_of("expert_count").value_or(0) == 0) {
     out["model_type"] = "youtu";
     return;
@@ -73,7 +73,7 @@ void read_expert_particulars(GgufConfigJson& c) {
     if (type == name) read_routing(c);
   if (type == "deepseek_v3") read_deepseek2(c);
   if (type == "glm4_moe") {
-    drop_predicting_layers(c);
+    count_layers(c);
     out["attention_bias"] = c.has("blk.0.attn_q.bias");
     out["use_qk_norm"] = c.has("blk.0.attn_q_norm.weight");
   }

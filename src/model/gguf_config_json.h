@@ -17,6 +17,8 @@
 
 namespace llmb {
 
+inline constexpr int64_t kMaxGgufBlocks = 1024;  // layers that a list may have numbers for
+
 // Collects config.json from the values under "<architecture>.".
 class GgufConfigJson {
  public:
@@ -72,13 +74,16 @@ class GgufConfigJson {
   const std::string prefix_;
 };
 
+// gguf_config.cpp: takes those that predict further tokens, which stand behind the last one, from the number of layers,
+// and returns it. 0 after an error.
+int64_t count_layers(GgufConfigJson& c);
+
 // gguf_config_experts.cpp: mixtures of experts, and latent attention.
 void read_expert_particulars(GgufConfigJson& c);
 bool knows_gguf_experts(const std::string& model_type);  // whether its experts are read
 
 // gguf_config_decoders.cpp: single architectures of plain decoders.
 void read_decoder_particulars(GgufConfigJson& c);
-void drop_predicting_layers(GgufConfigJson& c);
 
 // gguf_config_layers.cpp: models whose layers are of several kinds, and gguf_config_encoders.cpp. Nothing is read of
 // other models.

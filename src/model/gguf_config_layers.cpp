@@ -15,8 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxGgufBlocks = 1024;
-
 std::string block_key(int64_t index, const char* name) { return "blk." + std::to_string(index) + "." + name; }
 
 // Whether a layer, and which, has such a tensor; -1: none.
@@ -24,19 +22,6 @@ int64_t first_with(const GgufConfigJson& c, int64_t num_layers, const char* tens
   for (int64_t i = 0; i < num_layers; ++i)
     if (c.has(block_key(i, tensor).c_str())) return i;
   return -1;
-}
-
-// The number of layers, without those that predict further tokens. 0 after an error.
-int64_t count_layers(GgufConfigJson& c) {
-  const int64_t all = c.out.value("num_hidden_layers", int64_t{0}),
-                more = c.integer_of("nextn_predict_layers").value_or(0);
-  if (all < 1 || all > kMaxGgufBlocks)
-    c.fail(data_loss("\"num_hidden_layers\" (block_count) " + std::to_string(all) + " is not from 1 to " +
-                     std::to_string(kMaxGgufBlocks)));
-  else if (more < 0 || more >= all) c.fail(data_loss("\"nextn_predict_layers\" is out of range"));
-  if (!c.status.ok()) return 0;
-  c.out["num_hidden_layers"] = all - more;
-  return all - more;
 }
 
 // How long a value head of a state is. 0 after an error.

@@ -1,5 +1,5 @@
-// Tensors that llama.cpp's converter does not keep as they are: layers with a state, Gemma 4 and encoders. Private to
-// src/model.
+// Where tensors of a Hugging Face checkpoint stand in a GGUF file (gguf_names.cpp), and what llama.cpp's converter does
+// not keep of them as it is: layers with a state, Gemma 4 and encoders. Private to src/model.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct GgufPlace {
   std::optional<int64_t> index;  // of a matrix in a 3-dimensional tensor, or of a vector in a matrix
 };
 
-// gguf_names.cpp. nullopt: it has no name in a GGUF file. The shared MLP of a model without experts is its MLP.
+// nullopt: it has no name in a GGUF file. The shared MLP of a model without experts is its MLP.
 std::optional<GgufPlace> gguf_place(const GgufFile& file, const std::string& name, const GgufArchitecture& architecture,
                                     const ModelConfig& config);
 
@@ -45,12 +45,5 @@ struct GgufStored {
   int64_t first_row = 0, num_rows = 0;  // num_rows: of all of them together; 0: it holds nothing else
 };
 GgufStored gguf_stored(const GgufFile& file, const ModelConfig& config, const std::string& name);
-
-// The file's names of what stands behind "layers.7." and in front of all layers, where no other table has them.
-std::optional<std::string> gguf_name_in_layer(std::string_view part, const GgufArchitecture& architecture);
-std::optional<std::string> gguf_name_beside_layers(std::string_view name);
-
-// "mtp.layers.0.mlp.up_proj.weight" is one of the layer behind the last one, whose index is num_layers.
-std::string gguf_name_of_mtp(const std::string& name, int32_t num_layers);
 
 }  // namespace llmb

@@ -5,8 +5,10 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/simt/settings.h"
@@ -71,6 +73,19 @@ inline std::string answers_without_drafts(const std::string& lines, EngineJobOpt
   return plain.output();
 }
 
+// Options with a speculator, which outlives the run.
+struct Drafting {
+  Drafting(EngineJobOptions o, const DraftSetup& setup)
+      : options(std::move(o)), speculator(make_speculator(setup, &options, cost, clock)) {
+    options.proposer = speculator.get();
+    options.step_cost = &cost;
+  }
+  const SteadyClock clock;
+  StepCost cost;
+  EngineJobOptions options;
+  const std::unique_ptr<Speculator> speculator;
+};
+
 struct Drafted {
   EngineJobOutcome outcome;
   SpeculationMetrics::Kind drafts;
@@ -79,19 +94,15 @@ struct Drafted {
 
 inline Drafted check_same(const std::string& lines, const std::string& expected, EngineJobOptions o,
                           const DraftSetup& setup) {
-  const SteadyClock clock;
-  StepCost cost;
-  const auto speculator = make_speculator(setup, &o, cost, clock);
-  o.proposer = speculator.get();
-  o.step_cost = &cost;
+  const Drafting drafting(std::move(o), setup);
   const EngineJob job(lines);
   const uint64_t before = simt::num_waits();
   Drafted drafted;
-  drafted.outcome = job.run(o);
+  drafted.outcome = job.run(drafting.options);
   REQUIRE_MESSAGE(drafted.outcome.status.ok(), drafted.outcome.status.message());
   drafted.num_waits = static_cast<int64_t>(simt::num_waits() - before);
   CHECK(job.output() == expected);
-  drafted.drafts = speculator->metrics().drafters.back();
+  drafted.drafts = drafting.speculator->metrics().drafters.back();
   return drafted;
 }
 
@@ -113,15 +124,10 @@ inline int64_t count_whole_of_failing(const std::string& lines, const std::strin
   int64_t num_ended = 0, num_whole = 0;
   for (uint64_t num_calls = 40; num_calls < 400; num_calls += 61) {
     CAPTURE(num_calls);
-    EngineJobOptions o = options;
-    const SteadyClock clock;
-    StepCost cost;
-    const auto speculator = make_speculator(setup, &o, cost, clock);
-    o.proposer = speculator.get();
-    o.step_cost = &cost;
+    const Drafting drafting(options, setup);
     const EngineJob job(lines);
     simt::fail_call_after(num_calls, cudaErrorLaunchFailure);
-    const EngineJobOutcome outcome = job.run(o);
+    const EngineJobOutcome outcome = job.run(drafting.options);
     simt::clear_failure();
     outcome.status.ok() ? ++num_whole : ++num_ended;
     if (outcome.status.ok()) CHECK(job.output() == expected);

@@ -78,19 +78,24 @@ TEST_CASE("normalizers give Hugging Face's text") {
   }
 }
 
+// spec: of a pre-tokenizer; cases: texts with their pieces.
+void check_pieces(const nlohmann::json& spec, const nlohmann::json& cases) {
+  auto pre_tokenizer = PreTokenizer::make(spec);
+  REQUIRE_MESSAGE(pre_tokenizer.ok(), pre_tokenizer.status().message());
+  PreTokenizerScratch scratch;
+  for (const auto& c : cases) {
+    const auto text = c[0].get<std::string>();
+    CAPTURE(text);
+    std::vector<std::string> pieces;
+    pre_tokenizer->run(text, true, scratch, [&](std::string_view piece) { pieces.emplace_back(piece); });
+    CHECK(pieces == c[1].get<std::vector<std::string>>());
+  }
+}
+
 TEST_CASE("pre-tokenizers give Hugging Face's pieces") {
   for (const auto& row : read_jsonl(kDir + "pre_tokenizers.jsonl")) {
     CAPTURE(row["spec"].dump());
-    auto pre_tokenizer = PreTokenizer::make(row["spec"]);
-    REQUIRE_MESSAGE(pre_tokenizer.ok(), pre_tokenizer.status().message());
-    PreTokenizerScratch scratch;
-    for (const auto& c : row["cases"]) {
-      const auto text = c[0].get<std::string>();
-      CAPTURE(text);
-      std::vector<std::string> pieces;
-      pre_tokenizer->run(text, true, scratch, [&](std::string_view piece) { pieces.emplace_back(piece); });
-      CHECK(pieces == c[1].get<std::vector<std::string>>());
-    }
+    check_pieces(row["spec"], row["cases"]);
   }
 }
 
@@ -101,16 +106,7 @@ TEST_CASE("splits that GGUF files name give the pieces of the tokenizers that ha
       CAPTURE(name.dump());
       const auto split = find_word_split(name.get<std::string>());
       REQUIRE(split.has_value());
-      auto pre_tokenizer = PreTokenizer::make(pre_tokenizer_of(*split));
-      REQUIRE_MESSAGE(pre_tokenizer.ok(), pre_tokenizer.status().message());
-      PreTokenizerScratch scratch;
-      for (const auto& c : row["cases"]) {
-        const auto text = c[0].get<std::string>();
-        CAPTURE(text);
-        std::vector<std::string> pieces;
-        pre_tokenizer->run(text, true, scratch, [&](std::string_view piece) { pieces.emplace_back(piece); });
-        CHECK(pieces == c[1].get<std::vector<std::string>>());
-      }
+      check_pieces(pre_tokenizer_of(*split), row["cases"]);
       ++num_names;
     }
   CHECK(num_names >= 45);
