@@ -21,10 +21,10 @@ void add_adapter_options(CLI::App& app, Options& o) {
   app.add_option("--default-adapter", o.job.model.default_adapter, "Adapter of lines that name none")
       ->group(group)
       ->option_text("NAME [none]");
-  app.add_option("--lora-modules", o.texts.lora_modules, "As vLLM's: the same as --adapter")
+  app.add_option("--lora-modules", o.texts.lora_modules, "As vLLM's: the same as --adapter; several may follow it")
       ->allow_extra_args(false)
       ->group(group)
-      ->option_text("NAME=DIR");
+      ->option_text("NAME=DIR...");
   app.add_option("--adapter-memory", o.job.load.adapter_bytes,
                  "Memory for adapters: the next ones are read while rows run, and rows wait where there is no room")
       ->transform(size_validator(int64_t{1} << 40))

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
+#include <vector>
 
 #include "base/durable_file.h"
 #include "base/log.h"
@@ -198,6 +199,27 @@ std::string check_options_of(const CommandText& command, const CLI::App& app, co
   return "";
 }
 
+// vLLM's --lora-modules takes all modules that stand behind it. CLI11 would take an input file for one, so that the flag
+// is put before each here; a file of such a name is the input.
+void parse_arguments(int argc, const char* const* argv, CLI::App& app) {
+  constexpr const char* kFlag = "--lora-modules";
+  const auto is_module = [](const char* arg) {
+    const bool looks_like_one = arg[0] == '{' || (arg[0] != '-' && std::strchr(arg, '=') != nullptr);
+    return looks_like_one && access(arg, F_OK) != 0;
+  };
+  std::vector<const char*> args;
+  int num_values = 0;  // of the flag that was the last one; 0: another was
+  for (int i = 0; i < argc; ++i) {
+    if (num_values > 0 && (num_values == 1 || is_module(argv[i]))) {
+      if (num_values++ > 1) args.push_back(kFlag);
+    } else {
+      num_values = std::strcmp(argv[i], kFlag) == 0 ? 1 : 0;
+    }
+    args.push_back(argv[i]);
+  }
+  app.parse(static_cast<int>(args.size()), args.data());
+}
+
 }  // namespace
 
 ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
@@ -214,7 +236,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     return parsed;
   };
   try {
-    app->parse(argc, argv);
+    parse_arguments(argc, argv, *app);
   } catch (const CLI::Success& e) {  // --help, --version
     std::ostringstream text;
     app->exit(e, text, text);

@@ -138,6 +138,19 @@ TEST_CASE("a line's adapter, an OpenAI line's model, the default, vLLM's spellin
   const auto defaults = parse_lines(run_adapted(with({"--default-adapter", "two"}), lines).out);
   CHECK(defaults[2]["token_ids"] == records[1]["token_ids"]);
   CHECK(run_adapted(with({"--default-adapter", "three"}), lines).exit_code == 2);
+
+  // Behind the modules stands the input.
+  write_file(dir.file("in=put.jsonl"), lines);
+  const std::vector<std::string> modules = {"--served-model-name", "base", "--lora-modules",
+                                            "one=" + kAdapters + "/rank-8", "two=" + kAdapters + "/rank-256"};
+  std::vector<std::string> with_file = modules;
+  with_file.push_back(dir.file("in=put.jsonl"));
+  const auto of_pipe = parse_lines(run_adapted(modules, lines).out), of_file = parse_lines(run_adapted(with_file, "").out);
+  REQUIRE(of_file.size() == 6);
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(of_pipe.at(i)["token_ids"] == records[i]["token_ids"]);
+    CHECK(of_file[i]["token_ids"] == records[i]["token_ids"]);
+  }
   CHECK(run_adapted(with({"--adapter", "one=elsewhere"}), lines).exit_code == 2);
   CHECK(run_adapted({"--adapter", "no-folder"}, lines).exit_code == 2);
   CHECK(run_adapted({"--adapter-dir", dir.file("missing")}, lines).exit_code == 2);
