@@ -313,6 +313,13 @@ class Ops : public WeightMaker {
                           const DeviceBuffer& factor,  // [1]
                           int64_t rows) = 0;
 
+  // Ranks may each add a part of the rows of sums over ranks to a residual stream, and norm these (sequence parallel):
+  // what add() and the norms give is whole, a residual that had a sum added to it is so behind this call.
+  virtual void complete_rows(Rows residual,  // [rows, hidden_size] fp32  in and out
+                             int64_t rows) {
+    static_cast<void>(residual), static_cast<void>(rows);
+  }
+
   // x = cap * tanh(x / cap)
   virtual void softcap(Rows x,  // [rows, any] fp32  in and out
                        float cap, int64_t rows) = 0;

@@ -122,14 +122,15 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
     end_layer(last, layer_inputs_, residual_->rows(), num_tokens);
     return pool(residual_->rows(), num_tokens, num_samples);
   }
-  sample_behind(last, num_samples, hidden);
+  sample_behind(last, num_tokens, num_samples, hidden);
 }
 
 // After the last layer's keys and values nobody looks at the rows that are not sampled.
-void Transformer::sample_behind(int32_t last, int64_t num_samples, Rows hidden) {
+void Transformer::sample_behind(int32_t last, int64_t num_tokens, int64_t num_samples, Rows hidden) {
   const Rows residual = sampled_residual_->rows(), sampled = narrowed(sampled_attention_->rows(), mixed_size(last));
   if (config_.layer(last).has_mixer)
     ops_.gather_sample_rows(mixed(last), num_samples, sampled);
+  ops_.complete_rows(residual_->rows(), num_tokens);
   ops_.gather_sample_rows(residual_->rows(), num_samples, residual);
   if (layer_inputs_) ops_.gather_sample_rows(layer_inputs_->rows(), num_samples, sampled_inputs_->rows());
   project_and_mlp(last, RowKind::kSamples, sampled, residual, num_samples);
@@ -150,6 +151,7 @@ void Transformer::forward_and_send(int64_t num_tokens) {
     end_layer(layer, layer_inputs_, residual_->rows(), num_tokens);
   }
   ops_.add(residual_->rows(), pending(), static_cast<float>(config_.residual_multiplier), num_tokens, Rows());
+  ops_.complete_rows(residual_->rows(), num_tokens);
   if (link_ != nullptr) link_->send(residual_->rows(), num_tokens);
 }
 

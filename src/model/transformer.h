@@ -93,7 +93,7 @@ class Transformer {
   void join_states(int64_t num_tokens, Rows out);
   void write_joined_kv(int64_t num_tokens);
   // Behind the last layer's attention: its other half and the head, for the rows that are sampled.
-  void sample_behind(int32_t last, int64_t num_samples, Rows hidden);
+  void sample_behind(int32_t last, int64_t num_tokens, int64_t num_samples, Rows hidden);
   // All rows up to the attention's weighted values: residual_ and the layer before's delta_ -> attention_, and the
   // layer's KV slots. Of a layer that is an MLP alone: the sum.
   void attend(int32_t layer, int64_t num_tokens);

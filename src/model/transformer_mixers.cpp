@@ -38,7 +38,8 @@ void Transformer::forward_in_parts(int64_t num_tokens, int64_t num_samples, int3
     }
   first_row_ = 0;
   parts.join();
-  if (num_samples > 0) sample_behind(last, num_samples, heads_ && num_layers == 0 ? heads_->hidden() : normed_->rows());
+  if (num_samples > 0)
+    sample_behind(last, num_tokens, num_samples, heads_ && num_layers == 0 ? heads_->hidden() : normed_->rows());
   last_in_parts_ = -1;
 }
 

@@ -158,22 +158,6 @@ void CpuOps::add_positions(const LinearWeight& table, int64_t rows, Rows residua
   cpu::add_embedding(packed(table), step_.positions.data() + first_row(), rows, floats(residual), pool_);
 }
 
-void CpuOps::add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) {
-  if (delta.data != nullptr) cpu::add(floats(residual), floats(delta), factor, rows * residual.width, pool_);
-  if (out.data != nullptr) std::copy_n(floats(residual), rows * residual.width, floats(out));
-}
-
-void CpuOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) {
-  cpu::add_rms_norm(floats(residual), floats(delta), floats(weight.rows()), eps, rows, residual.width, floats(out),
-                    pool_);
-}
-
-void CpuOps::add_layer_norm(Rows residual, Rows delta, const DeviceBuffer& weight, const DeviceBuffer* bias, float eps,
-                            int64_t rows, Rows out) {
-  cpu::add_layer_norm(floats(residual), floats(delta), floats(weight.rows()),
-                      bias != nullptr ? floats(bias->rows()) : nullptr, eps, rows, residual.width, floats(out), pool_);
-}
-
 void CpuOps::rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
                              int64_t rows) {
   cpu::rms_norm_groups(floats(x) + first_column, x.width, num_groups, floats(weight.rows()), weight.rows().width, eps,
@@ -198,7 +182,7 @@ void CpuOps::adapted_linear(const AdaptedProduct& product, const LinearWeight& w
   const cpu::LoraWork* const lora = adapters_->shrink(product, floats(x), x.width, rows, pool_);
   cpu::linear(packed(weight), floats(x), rows, floats(out), pool_, lora);
   adapters_->compute_merged_rows(product, floats(x), floats(out), pool_);
-  if (is_partial_sum(weight)) sum_over_ranks(out, rows);
+  if (is_partial_sum(weight) && ranks_ != nullptr) sum_rows(out, rows);
 }
 
 void CpuOps::lora_embedding(int64_t rows, Rows out) {
@@ -315,7 +299,7 @@ void CpuOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& conf
                    choice_bias != nullptr ? floats(choice_bias->rows()) : nullptr,
                    scales != nullptr ? floats(scales->rows()) : nullptr, floats(x), rows, x.width, floats(out),
                    &experts_scratch_, pool_);
-  if (ranks_ != nullptr) sum_over_ranks(out, rows);
+  if (ranks_ != nullptr) sum_rows(out, rows);
 }
 
 void CpuOps::add_gated(Rows x, Rows y, Rows gate, int64_t rows) {

@@ -124,6 +124,7 @@ class CpuOps final : public Ops {
                      const DeviceBuffer* skip, Rows out) override;
   void scale(Rows x, float factor, int64_t rows) override;
   void add_scaled(Rows residual, Rows delta, const DeviceBuffer& factor, int64_t rows) override;
+  void complete_rows(Rows residual, int64_t rows) override;
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
@@ -137,8 +138,19 @@ class CpuOps final : public Ops {
 
  private:
   Quantization quantization_of(WeightRole role) const;
-  void linear_over_ranks(const cpu::PackedLinear& weight, Rows x, int64_t rows, Rows out);
   void sum_over_ranks(Rows x, int64_t rows);
+  // cpu_ops_rows.cpp: what follows leaves each rank its rows alone, where divides_rows(), until make_rows() shares them.
+  struct Turn;
+  bool divides_rows(int64_t rows) const;
+  int64_t rows_at_once(int64_t rows, int64_t width) const;
+  template <typename Body>
+  void for_each_turn(int64_t rows, int64_t width, const Body& body);
+  float* room_for(int64_t rows, int64_t width);
+  void linear_over_ranks(const cpu::PackedLinear& weight, Rows x, int64_t rows, Rows out);
+  void sum_rows(Rows x, int64_t rows);
+  void sum_turn(const Turn& turn, Rows out);
+  template <typename Make>
+  void make_rows(int64_t rows, Rows out, const Make& make);
   void embed_part(const cpu::PackedLinear& table, int64_t rows, Rows out);
   bool has_part_of_rows() const { return rows_ && rows_->are_divided(); }
   int64_t first_row() const { return rows_ ? rows_->own().begin : 0; }
@@ -180,6 +192,7 @@ class CpuOps final : public Ops {
   int32_t head_group_ = 0;        // its query heads: AttentionParams
   int32_t first_absent_ = 0;
   std::vector<float> square_sums_;    // [num_tokens + 1]  scratch
+  std::vector<const void*> part_rows_;  // [ranks]  scratch
   std::vector<TokenId> part_tokens_;  // [num_tokens]  scratch: in this rank's part of the vocabulary
 };
 

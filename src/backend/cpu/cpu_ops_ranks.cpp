@@ -21,28 +21,7 @@ void CpuOps::end_stage() {
   if (adapters_) adapters_->end_step();
 }
 
-// The product is written where other ranks read it, as many rows at a time as there is room for. Many rows of which few
-// fit are not divided, as each part reads the weights anew.
-void CpuOps::linear_over_ranks(const cpu::PackedLinear& weight, Rows x, int64_t rows, Rows out) {
-  constexpr int64_t kFewRows = 128;
-  Collectives& ranks = *ranks_->tensor;
-  const int64_t row_bytes = out.width * int64_t{sizeof(float)};
-  int64_t most = std::min(rows, ranks.room_bytes() / row_bytes);
-  if (most < std::min(rows, kFewRows)) {
-    cpu::linear(weight, static_cast<const float*>(x.data), rows, static_cast<float*>(out.data), pool_);
-    return sum_over_ranks(out, rows);
-  }
-  if (most < rows) most -= most % kFewRows;
-  for (int64_t row = 0; row < rows; row += most) {
-    const int64_t count = std::min(most, rows - row);
-    cpu::linear(weight, static_cast<const float*>(x.from(row).data), count,
-                static_cast<float*>(ranks.room(count * row_bytes)), pool_);
-    cpu::sum(ranks.share(), count * out.width, static_cast<float*>(out.from(row).data), pool_);
-  }
-}
-
 void CpuOps::sum_over_ranks(Rows x, int64_t rows) {
-  if (ranks_ == nullptr) return;
   Collectives& ranks = *ranks_->tensor;
   auto* const all = static_cast<float*>(x.data);
   const int64_t size = rows * x.width, most = ranks.room_bytes() / int64_t{sizeof(float)};
