@@ -1,4 +1,5 @@
-// Ranks and jobs over them that are killed or stopped at random. LLMB_NUM_KILLS: how often in all.
+// Ranks and jobs over them that are killed or stopped at random. LLMB_NUM_KILLS: how often in all. LLMB_KILLS_SEED: loops
+// with several may run side by side.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -26,7 +27,8 @@ TEST_CASE("random kills and stops of ranks: nothing is lost, twice or changed, o
   write_file(in, mixed_lines(60));
   REQUIRE(run_llm_batch({in, "-o", reference, "--tensor-parallel-size", "2"}).exit_code == 3);
   const std::string expected = stable_output(read_file(reference));
-  TestRng rng(asked != nullptr ? 7 : 1);
+  const char* const seed = std::getenv("LLMB_KILLS_SEED");
+  TestRng rng(seed != nullptr ? std::strtoull(seed, nullptr, 10) : asked != nullptr ? 7 : 1);
   Disturber disturber(rng, num_wanted);
   int num_jobs = 0, num_faults = 0;
   for (; !disturber.has_done_all(); ++num_jobs) {

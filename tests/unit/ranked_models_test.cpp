@@ -24,6 +24,35 @@ namespace {
 
 const std::string kPlain = "/data/fixtures/models/llama-gqa";
 
+// The first two tokens of answers to a model's own golden lines, each asked `times`, in steps of so many tokens at most.
+std::string bytes_in_steps(RankedBackend& backend, const std::string& dir, const ModelConfig& config, int32_t max_tokens,
+                           size_t times = 1) {
+  LoadOptions options = rank_golden_options(dir, config);
+  options.max_num_batched_tokens = max_tokens;
+  const Status status = backend.load(config, options);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  std::vector<GenerateRequest> requests;
+  for (const auto& line : read_json_lines(dir + "/golden.jsonl")) {
+    GenerateRequest& request = requests.emplace_back();
+    request.prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
+    request.num_tokens = 2;
+    request.sampling.num_logprobs = 5;
+  }
+  const std::vector<GenerateRequest> once = requests;
+  for (size_t i = 1; i < times; ++i) requests.insert(requests.end(), once.begin(), once.end());
+  auto answers = generate_at_random(backend, requests, max_tokens, 32, 1);
+  for (size_t i = once.size(); i < answers.size(); ++i) CHECK((answers[i] == answers[i % once.size()]));
+  answers.resize(once.size());
+  return bytes_of(answers);
+}
+
+// Leaves ranks room for so few rows of hidden_size at a time.
+PrepareRank with_room_for(int64_t rows, const ModelConfig& config) {
+  return [bytes = rows * config.hidden_size * 4](RankContext& context) {
+    context.tensor = std::make_unique<NarrowRoom>(std::move(context.tensor), bytes);
+  };
+}
+
 }  // namespace
 
 TEST_CASE("every golden model: the reference's tokens and log probabilities, or refused by name") {
@@ -54,6 +83,32 @@ TEST_CASE("every golden model: the reference's tokens and log probabilities, or 
   }
   MESSAGE(num_divided << " divided, " << num_refused << " refused");
   CHECK(num_divided > 60);
+}
+
+// Ranks divide the rows of steps that have enough of them: not of those of 7, or of 15 over four.
+TEST_CASE("norms of a part of the rows on each rank: the bytes of norms of all rows on all of them") {
+  int num_divided = 0;
+  for (const std::string& dir : golden_model_dirs()) {
+    const auto config = load_model_config(dir);
+    REQUIRE(config.ok());
+    if (!check_ranks(*config, 2, 1).ok()) continue;
+    CAPTURE(dir);
+    const std::string expected = bytes_in_steps(*make_thread_ranks(2), dir, *config, 7);
+    CHECK((bytes_in_steps(*make_thread_ranks(2, 1, 0, with_room_for(20, *config)), dir, *config, 64) == expected));
+    ++num_divided;
+  }
+  CHECK(num_divided > 60);
+  const std::string dir = source_dir() + "/data/fixtures/models/llama-mha";
+  const auto config = load_model_config(dir);
+  REQUIRE(config.ok());
+  for (const int32_t size : {2, 4}) {
+    const std::string expected = bytes_in_steps(*make_thread_ranks(size), dir, *config, 4 * size - 1);
+    for (const int64_t room : {100, 130, 1000}) {
+      CAPTURE(room);
+      const auto backend = make_thread_ranks(size, 1, 0, with_room_for(room, *config));
+      CHECK((bytes_in_steps(*backend, dir, *config, 400, 6) == expected));
+    }
+  }
 }
 
 TEST_CASE("bytes are equal over 100 runs with random delays in every call") {
