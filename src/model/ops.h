@@ -314,7 +314,8 @@ class Ops : public WeightMaker {
                           int64_t rows) = 0;
 
   // Ranks may each add a part of the rows of sums over ranks to a residual stream, and norm these (sequence parallel):
-  // what add() and the norms give is whole, a residual that had a sum added to it is so behind this call.
+  // what add() and the norms give is whole, a residual that had a sum added to it is so behind this call. A rank goes on
+  // with its own rows in the next stage of layers, which need not be whole for that.
   virtual void complete_rows(Rows residual,  // [rows, hidden_size] fp32  in and out
                              int64_t rows) {
     static_cast<void>(residual), static_cast<void>(rows);

@@ -151,7 +151,6 @@ void Transformer::forward_and_send(int64_t num_tokens) {
     end_layer(layer, layer_inputs_, residual_->rows(), num_tokens);
   }
   ops_.add(residual_->rows(), pending(), static_cast<float>(config_.residual_multiplier), num_tokens, Rows());
-  ops_.complete_rows(residual_->rows(), num_tokens);
   if (link_ != nullptr) link_->send(residual_->rows(), num_tokens);
 }
 
