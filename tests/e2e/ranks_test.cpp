@@ -1,7 +1,9 @@
 // --tensor-parallel-size: several processes compute one model; whichever of them dies or hangs, nothing is lost.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <string>
 
@@ -28,6 +30,23 @@ ProcessResult run_disturbed(const std::vector<std::string>& arguments, const std
   return run_process({"/bin/bash", "-c", command});
 }
 
+// Tokens are equal up to where one rank's two best are as close as rounding, and so are log probabilities: that of sums,
+// and on processors that multiply in bf16, of what is multiplied.
+void check_answer(const nlohmann::json& of_ranks, const nlohmann::json& alone) {
+  constexpr double kRounding = 0.01;
+  const nlohmann::json &own = alone["logprobs"], &other = of_ranks["logprobs"];
+  for (size_t i = 0; i < std::min(own.size(), other.size()); ++i) {
+    CAPTURE(i);
+    if (other[i]["token_id"] != own[i]["token_id"]) {
+      const nlohmann::json& best = own[i]["top_logprobs"];
+      CHECK(best[0]["logprob"].get<double>() - best[1]["logprob"].get<double>() <= 2 * kRounding);
+      return;
+    }
+    CHECK(std::abs(other[i]["logprob"].get<double>() - own[i]["logprob"].get<double>()) <= kRounding);
+  }
+  CHECK(of_ranks["text"] == alone["text"]);
+}
+
 }  // namespace
 
 TEST_CASE("two and four ranks: greedy answers are one rank's, log probabilities within rounding") {
@@ -39,7 +58,13 @@ TEST_CASE("two and four ranks: greedy answers are one rank's, log probabilities 
     CHECK_MESSAGE(result.exit_code == 0, result.err);
     const auto records = parse_lines(result.out);
     REQUIRE(records.size() == plain.size());
-    for (size_t i = 0; i < plain.size(); ++i) CHECK(records[i]["text"] == plain[i]["text"]);
+    size_t num_equal = 0;
+    for (size_t i = 0; i < plain.size(); ++i) {
+      CAPTURE(i);
+      check_answer(records[i], plain[i]);
+      num_equal += records[i]["text"] == plain[i]["text"];
+    }
+    CHECK(num_equal >= 22);
   }
 }
 
