@@ -30,8 +30,8 @@ ProcessResult run_disturbed(const std::vector<std::string>& arguments, const std
   return run_process({"/bin/bash", "-c", command});
 }
 
-// Tokens are equal up to where one rank's two best are as close as rounding, and so are log probabilities: that of sums,
-// and on processors that multiply in bf16, of what is multiplied.
+// Tokens are equal up to where one rank's two best are as close as rounding, as are log probabilities: of sums, and of what
+// is multiplied where processors multiply in bf16.
 void check_answer(const nlohmann::json& of_ranks, const nlohmann::json& alone) {
   constexpr double kRounding = 0.01;
   const nlohmann::json &own = alone["logprobs"], &other = of_ranks["logprobs"];
