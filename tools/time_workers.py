@@ -13,7 +13,8 @@ work from each other, so ranks reach about the cores' evenness at most, which is
 [0.789, 0.978], 7 pairs later that day: 0.890 [0.832, 0.932] (beside a program of far lower priority, 7 pairs: 0.955 [0.782, 1.007]);
 Qwen2.5-0.5B, 10 tokens a row, beside the same, 2 pairs: 0.911 and 1.121. Again on 2026-11-27, with all else stopped but for 1 to 2 % of
 the cores, which were even to 0.90 on average (0.75 to 1.00): SmolLM2-135M, 5 pairs: 0.877 [0.792, 0.966]; Qwen2.5-0.5B, 2 pairs:
-0.837 and 0.854. 0.9 is not resolved there.
+0.837 and 0.854. 0.9 is not resolved there. On two cores of an AMD EPYC (Zen 5), even to 0.99, 2026-11-28, the same rows:
+SmolLM2-135M, 24 pairs: 0.983 [0.926, 1.033]; Qwen2.5-0.5B, 13 pairs: 1.010 [0.953, 1.081]. 0.9 is met there.
 """
 import argparse
 import json
