@@ -112,7 +112,7 @@ void print_all() {
       "Nothing here was measured: `build/tools/simulate_cluster` writes this file from the step model\n"
       "(tools/step_model.h, whose constants name their sources). tests/unit/step_model_test holds that against recorded\n"
       "steps: within 6 %% on an H200, within 30 %% on two CPU threads. It gives two CPU ranks 0.98 of the rate of two\n"
-      "threads; 0.87 was measured (2026-11-26, AMD EPYC 7003; tools/time_workers.py).\n\n"
+      "threads; 0.98 was measured where cores were even, 0.87 where they were not (tools/time_workers.py).\n\n"
       "Output tokens a second, in brackets the time from a request's token to its next, with more requests than can run,\n"
       "at most %.0f of them on an instance, %.0f rows a step and %.0f %% of memory for weights and KV cache. Columns:\n"
       "prompt and output tokens. \"Apart\": instances that compute prompts + instances that go on, the best division.\n\n"
