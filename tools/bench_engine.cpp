@@ -36,11 +36,15 @@ struct Options {
   bool rounds_block_activations = false;
   std::string dtype = "auto", kv_dtype = "auto";
   bool is_prompt_shared = false, is_row_by_row = false, runs_in_halves = false;
+
+  int32_t max_batch() const { return *std::max_element(batches.begin(), batches.end()); }
 };
 
 struct Sequence {
   std::vector<TokenId> tokens;
   std::vector<BlockId> blocks;
+  int32_t state_slot = -1;     // of layers with a recurrent state
+  bool is_state_kept = false;  // as it is behind the prompt, in a slot of its own
 };
 
 struct Cost {
@@ -58,8 +62,13 @@ struct StepCost {
   double bytes() const { return products.bytes + attention.bytes; }
 };
 
+// Of a layer that has one: numbers of a sequence's matrices, and multiply-adds of a token with each of them.
+double state_numbers(const StateConfig& c) { return double(c.num_value_heads) * c.key_dim * c.value_dim; }
+double state_products(const StateConfig& c) { return c.kind == StateKind::kGatedDelta ? 3 : 2; }
+
 // A step of num_tokens rows, num_samples of them sampled, whose attention reads `attended` cached tokens in all and
-// whose sequences hold `cached` tokens. Weights count once, the embedding lookup and activations not at all.
+// whose sequences hold `cached` tokens, and num_samples states where layers have them. Weights count once, the
+// embedding lookup and activations not at all.
 StepCost step_cost(const ModelConfig& c, const BackendInfo& info, double num_tokens, double num_samples,
                    double attended, double cached) {
   const double qkv = double(c.hidden_size) * double(c.q_size() + 2 * c.kv_size());
@@ -70,11 +79,17 @@ StepCost step_cost(const ModelConfig& c, const BackendInfo& info, double num_tok
   // Behind the last layer's attention only sampled rows go on.
   cost.products.flops =
       2 * (num_tokens * layers * qkv + (num_tokens * (layers - 1) + num_samples) * rest + num_samples * head);
-  cost.attention.flops = 4 * layers * double(c.q_size()) * attended;
-  const double stored =
-      double(c.num_stored_matmul_params()) + (c.tie_word_embeddings ? 0 : double(c.vocab_size) * c.hidden_size);
-  cost.products.bytes = double(info.weight_bytes) * double(c.num_matmul_params()) / stored;
   cost.attention.bytes = cached * double(info.kv.bytes_per_token());
+  for (int32_t i = 0; i < c.num_hidden_layers; ++i) {
+    const bool has_state = c.layer(i).has_state;
+    cost.attention.flops += has_state ? 2 * num_tokens * state_numbers(c.state) * state_products(c.state)
+                                      : 4 * double(c.q_size_of(i)) * attended;
+    if (has_state) cost.attention.bytes += num_samples * state_numbers(c.state) * double(sizeof(float));
+  }
+  const double stored = double(c.num_stored_matmul_params()) +
+                        (c.tie_word_embeddings ? 0 : double(c.vocab_size) * c.hidden_size) +
+                        double(c.vocab_size_per_layer_input) * c.hidden_size_per_layer_input * layers;
+  cost.products.bytes = double(info.weight_bytes) * double(c.num_matmul_params()) / stored;
   return cost;
 }
 
@@ -100,7 +115,7 @@ class Bench {
     load();
     std::printf("%-8s %5s %7s %10s %9s %9s %7s %6s %8s %9s %8s %7s  %s\n", "case", "batch", "context", "tokens/s",
                 "ms/step", "limit_ms", "share", "bound", "GB/s", "GFLOP/s", "host_ms", "idle", "hash of tokens");
-    for (int32_t i = 0; i < *std::max_element(o_.batches.begin(), o_.batches.end()); ++i) make_sequence(i);
+    for (int32_t i = 0; i < o_.max_batch(); ++i) make_sequence(i);
     prefill();
     for (const int32_t batch : o_.batches) decode(batch);
   }
@@ -128,7 +143,7 @@ class Bench {
     load.model_dir = dir;
     load.load_format = o_.shape.empty() ? LoadFormat::kAuto : LoadFormat::kDummy;
     load.block_size = o_.block_size;
-    load.max_num_seqs = *std::max_element(o_.batches.begin(), o_.batches.end());
+    load.max_num_seqs = o_.max_batch();
     load.max_num_batched_tokens = std::max(o_.context, load.max_num_seqs);
     load.max_model_len = o_.context + o_.steps;
     load.num_threads = o_.threads;
@@ -141,6 +156,7 @@ class Bench {
     blocks_per_seq_ = static_cast<int32_t>(ceil_div(load.max_model_len, load.block_size));
     load.num_blocks_override = blocks_per_seq_ * load.max_num_seqs;
     check(backend_->load(config_, load));
+    if (has_states() && o_.steps < 2) die("with recurrent states, the first step is not measured: --steps 2 or more");
     char date[32] = "";
     const std::time_t now = std::time(nullptr);
     std::strftime(date, sizeof date, "%F", std::gmtime(&now));
@@ -152,12 +168,15 @@ class Bench {
 
   void make_sequence(int32_t index) {
     Sequence& s = sequences_.emplace_back();
+    if (has_states()) s.state_slot = index;
     const uint32_t prompt = o_.is_prompt_shared ? 0 : uint32_t(index);
     for (int32_t i = 0; i < o_.context; ++i)
       s.tokens.push_back(static_cast<TokenId>(philox4x32({uint32_t(i), prompt, 0, 0}, {0, 0})[0] % config_.vocab_size));
     for (int32_t b = 0; b < blocks_per_seq_; ++b)
       s.blocks.push_back((b < num_shared_blocks() ? 0 : index * blocks_per_seq_) + b);
   }
+
+  bool has_states() const { return backend_->info().num_state_slots > 0; }
 
   // Blocks of the first sequence that every other one begins with.
   int32_t num_shared_blocks() const { return o_.is_prompt_shared ? o_.context / o_.block_size : 0; }
@@ -172,6 +191,7 @@ class Bench {
     entry.base = is_unseen ? begin - 1 : begin;
     entry.follows = is_unseen ? -1 - s.tokens[begin] : kNoGroup;
     entry.max_ahead = is_unseen ? 1 : 0;
+    entry.state_slot = s.state_slot;
     plan_.query_start.push_back(plan_.num_tokens());
     plan_.block_ids.insert(plan_.block_ids.end(), s.blocks.begin(), s.blocks.end());
     plan_.block_start.push_back(static_cast<int32_t>(plan_.block_ids.size()));
@@ -253,15 +273,29 @@ class Bench {
     print("decode", batch, batch, cost, m);
   }
 
-  // Milliseconds of one of `steps` steps, of which as many are in flight as the backend takes, as in a run.
+  // Keys and values of tokens behind the prompt are written anew. States have to be those behind the prompt again: kept
+  // the first time, then copied back.
+  void turn_back(int32_t batch, StepPlan* plan) {
+    for (int32_t i = 0; i < batch && has_states(); ++i) {
+      Sequence& s = sequences_[i];
+      const int32_t kept = o_.max_batch() + s.state_slot;
+      plan->state_copies.push_back(s.is_state_kept ? StateCopy{kept, s.state_slot} : StateCopy{s.state_slot, kept});
+      s.is_state_kept = true;
+    }
+  }
+
+  // Milliseconds of one of `steps` steps, of which as many are in flight as the backend takes, as in a run. The first one
+  // does not count where states are copied before it.
   double decode_steps(int32_t batch, Measurement* m) {
     const bool is_ahead = backend_->info().max_plans_in_flight > 1;
+    const int32_t num_unmeasured = has_states() ? 1 : 0;
     for (int32_t i = 0; i < batch; ++i) sequences_[i].tokens.resize(o_.context + 1);
-    double host_ms = 0, device_ms = 0;
-    const double start = clock_.now_ms();
+    double host_ms = 0, device_ms = 0, start = clock_.now_ms();
+    int32_t num_fetched = 0;
     const auto fetch = [&] {
       check(backend_->wait(&output_));
-      device_ms += output_.device_ms;
+      if (num_fetched++ < num_unmeasured) start = clock_.now_ms();
+      else device_ms += output_.device_ms;
       for (const uint8_t finite : output_.is_finite)
         if (!finite) die("logits are not finite");
       for (int32_t i = 0; i < batch; ++i) {
@@ -278,6 +312,7 @@ class Bench {
       std::swap(plan, plan_);
       for (int32_t i = 0; i < batch; ++i) add(sequences_[i], o_.context + s, o_.context + s + 1);
       std::swap(plan, plan_);
+      if (s == 0) turn_back(batch, &plan);
       if (o_.is_prompt_shared && !o_.is_row_by_row) find_shared_prefixes(&plan);
       check(backend_->submit(plan));
       host_ms += clock_.now_ms() - begin;
@@ -290,7 +325,7 @@ class Bench {
     const double wall_ms = clock_.now_ms() - start;
     m->host_ms.push_back(host_ms / o_.steps);
     if (device_ms > 0) m->idle_share.push_back(1 - device_ms / wall_ms);
-    return wall_ms / o_.steps;
+    return wall_ms / (o_.steps - num_unmeasured);
   }
 
   const Options o_;
