@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -328,6 +329,15 @@ class Ops : public WeightMaker {
   // x = min(max(x, -limit), limit)
   virtual void clamp(Rows x,  // [rows, any]  in and out
                      float limit, int64_t rows) = 0;
+
+  // To the step's end there are only rows that what is sampled depends on, where the layers that follow have no keys and
+  // values of their own: the last row of each entry, and those from its first sampled one on. How many; none: all stay.
+  virtual std::optional<int64_t> narrow_step() { return std::nullopt; }
+  // Moves them to the front.
+  virtual void keep_rows(Rows x) {  // [num_tokens, any]  in and out
+    static_cast<void>(x);
+    LLMB_CHECK_MSG(false, "this backend keeps all rows");
+  }
 
   // out[i] = x[sample_rows[i].token_row]
   virtual void gather_sample_rows(Rows x,  // [num_tokens, width]

@@ -105,7 +105,9 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
   else if (link_ != nullptr) link_->receive(residual_->rows(), num_tokens);
   if (!is_last_stage_) return forward_and_send(num_tokens);
   const int32_t last = (num_layers > 0 ? num_layers : config_.num_hidden_layers) - 1;
+  const int32_t narrowed = first_reader();
   for (int32_t layer = 0; layer < last; ++layer) {
+    if (layer == narrowed && (num_tokens = narrow(num_tokens, num_samples)) == 0) return;
     attend(layer, num_tokens);
     keep_state(layer, num_tokens);
     project_and_mlp(layer, RowKind::kTokens, mixed(layer), residual_->rows(), num_tokens);

@@ -81,6 +81,10 @@ class Transformer {
 
  private:
   void forward_and_send(int64_t num_tokens);
+  // The layer from which on none has keys and values of its own, or a state; the last one where it has.
+  int32_t first_reader() const;
+  // Before that layer: what is left of the step's rows, none where nothing is sampled.
+  int64_t narrow(int64_t num_tokens, int64_t num_samples);
   void embed(int64_t num_tokens);
   void embed_layer_inputs(int64_t num_tokens);
   // The last norm of all tokens, whose sample rows are sampled; then the layer behind the last one's keys and values.

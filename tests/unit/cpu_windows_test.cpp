@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_ops.h"
 #include "core/layer_groups.h"
 #include "model/config_loader.h"
 #include "tests/support/plan_builder.h"
@@ -122,6 +123,31 @@ TEST_CASE("windows with the prefix cache: the bits of one group, from pools that
   }
   CHECK(num_preemptions > 0);
   CHECK(num_copies > 0);
+}
+
+TEST_CASE("behind the last layer with keys and values of its own, steps shrink to sampled rows") {
+  const ModelConfig config = load_model_config(source_dir() + "/data/fixtures/models/gemma4").value();
+  KvLayout kv = make_kv_layout(config, 16, DType::kF32, group_layers(config, 0));
+  kv.num_blocks = 4;
+  ThreadPool pool(2);
+  CpuOps ops(config, kv, 0, 100, Quantization::kNone, DType::kF32, pool);
+  const std::vector<TokenId> tokens(8, 1);
+  PlanBuilder mixed(16), sampled(16);
+  mixed.add(tokens, 0, 5, {0}, SampleRow()).add(tokens, 0, 4, {1}, std::nullopt).add(tokens, 3, 1, {2}, SampleRow());
+  sampled.add(tokens, 4, 1, {0}, SampleRow()).add(tokens, 5, 1, {1}, SampleRow());
+  const auto rows = ops.allocate(10, 2, DType::kF32), out = ops.allocate(10, 2, DType::kF32);
+  auto* const numbers = static_cast<float*>(rows->rows().data);
+  for (int i = 0; i < 20; ++i) numbers[i] = static_cast<float>(i);
+
+  ops.begin_step(mixed.plan());
+  REQUIRE(ops.narrow_step() == 3);
+  ops.keep_rows(rows->rows());
+  CHECK(std::vector<float>(numbers, numbers + 6) == std::vector<float>{8, 9, 16, 17, 18, 19});
+  ops.gather_sample_rows(rows->rows(), 2, out->rows());
+  const auto* const gathered = static_cast<const float*>(out->rows().data);
+  CHECK(std::vector<float>(gathered, gathered + 4) == std::vector<float>{8, 9, 18, 19});
+  ops.begin_step(sampled.plan());
+  CHECK(ops.narrow_step() == std::nullopt);
 }
 
 }  // namespace

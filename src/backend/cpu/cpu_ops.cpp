@@ -139,6 +139,7 @@ void CpuOps::begin_step(const StepPlan& plan) {
     for (int32_t row = plan.query_start[e]; row < plan.query_start[e + 1]; ++row)
       token_types_.push_back(config_.num_token_types > 1 && step_.positions[row] >= plan.entries[e].second_text);
   sampled_.clear();
+  kept_rows_.clear();
 }
 
 void CpuOps::end_step(StepOutput* output) {
@@ -190,7 +191,7 @@ void CpuOps::lora_embedding(int64_t rows, Rows out) {
 }
 
 void CpuOps::grow_queries(int64_t rows, Rows qkv) {
-  cpu::grow_queries(floats(qkv), step_.positions.data() + first_row(), config_.query_growth, rows, config_.q_size(),
+  cpu::grow_queries(floats(qkv), positions() + first_row(), config_.query_growth, rows, config_.q_size(),
                     qkv.width, pool_);
 }
 
@@ -213,7 +214,7 @@ void CpuOps::write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t nu
                                          : &step_.slots[group * int64_t{plan_->num_tokens()}];
   cpu::KvCacheView kv = open_ ? open_->view(kv_layer) : kv_.layer(kv_layer);
   if (!has_own) kv.num_kv_heads = 0;  // nothing is written
-  cpu::rope_and_kv_write(qkv, step_.positions.data() + first_row, slots + first_row, rows, num_heads, kv.num_kv_heads,
+  cpu::rope_and_kv_write(qkv, positions() + first_row, slots + first_row, rows, num_heads, kv.num_kv_heads,
                          kv.head_dim, rope < 0 ? 0 : config_.rotary_dim(config_.ropes[rope]), table.cos.data(),
                          table.sin.data(), kv, pool_);
   if (is_open) open_->close(kv_layer, group, kv_.layer(kv_layer), pool_);
@@ -241,8 +242,8 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
   };
   if (has_part_of_rows()) return attend(rows_->batch(*plan_, group));
   if (plan_->parent_rows.empty())
-    return attend({plan_->num_entries(), plan_->query_start.data(), step_.context_len.data(),
-                   block_start_[group].data(), plan_->block_ids.data(), shared_prefixes(*plan_, group),
+    return attend({plan_->num_entries(), (kept_rows_.empty() ? plan_->query_start : kept_start_).data(),
+                   step_.context_len.data(), block_start_[group].data(), plan_->block_ids.data(), shared_prefixes(*plan_, group),
                    plan_->shared_entries.data()});
   const TreeBatch& tree_batch = tree_batches_[group];
   for (const TreeBatch::Part& part : tree_batch.parts()) {

@@ -127,6 +127,8 @@ class CpuOps final : public Ops {
   void complete_rows(Rows residual, int64_t rows) override;
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
+  std::optional<int64_t> narrow_step() override;
+  void keep_rows(Rows x) override;
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
   void add_token_types(const LinearWeight& table, int64_t rows, Rows residual) override;
   void pool_rows(Rows x, PoolingKind kind, int64_t num_samples, Rows out) override;
@@ -153,6 +155,7 @@ class CpuOps final : public Ops {
   void make_rows(int64_t rows, Rows out, const Make& make);
   void embed_part(const cpu::PackedLinear& table, int64_t rows, Rows out);
   bool has_part_of_rows() const { return rows_ && rows_->are_divided(); }
+  const int32_t* positions() const { return (kept_rows_.empty() ? step_.positions : kept_positions_).data(); }
   int64_t first_row() const { return rows_ ? rows_->own().begin : 0; }
   void write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t num_heads, float* qkv);
   void share_kv(int32_t layer, int64_t rows, Rows qkv);
@@ -177,6 +180,8 @@ class CpuOps final : public Ops {
   std::vector<TreeBatch> tree_batches_;            // where it has trees
   GivenTokens given_;                   // by the step before
   std::vector<int32_t> sample_rows_;    // [num_samples]  token rows, or hidden rows
+  // Behind narrow_step(), else empty: rows of the plan; what takes the place of query_start, and of positions.
+  std::vector<int32_t> kept_rows_, kept_start_, kept_positions_;
   std::vector<int32_t> token_types_;    // [num_tokens], or empty: the model has none
   std::vector<int32_t> first_rows_, end_rows_;  // [num_samples]  scratch: of their entries
   std::vector<int32_t> previous_slots_;         // [num_tokens]  scratch
