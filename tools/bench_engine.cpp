@@ -62,7 +62,7 @@ struct StepCost {
   double bytes() const { return products.bytes + attention.bytes; }
 };
 
-// Of a layer that has one: numbers of a sequence's matrices, and multiply-adds of a token with each of them.
+// A layer's matrices of one sequence: their numbers, and a token's multiply-adds with each of these.
 double state_numbers(const StateConfig& c) { return double(c.num_value_heads) * c.key_dim * c.value_dim; }
 double state_products(const StateConfig& c) { return c.kind == StateKind::kGatedDelta ? 3 : 2; }
 

@@ -4,9 +4,9 @@
     tools/make_random_gguf.py qwen2.5-0.5b Q4_K_M qwen2.5-0.5b-Q4_K_M.gguf
 
 It needs the Python packages gguf and numpy. For tools/bench_peers.py and tools/bench_engine: such a file takes the time
-of a trained one. Its tokens are the bundled model's, and names for the rest. Q4_K_M stores the LM head and some layers' v
-and down projections in Q6_K; rows that are not whole blocks of 256 become Q5_0 and Q8_0 instead. Small matrices that
-llama.cpp leaves alone stay in 16 or 32 bits.
+of a trained one. Its tokens are the bundled model's, and names for the rest. Q4_K_M stores the LM head and some layers'
+v and down projections in Q6_K; rows that are not whole blocks of 256 become Q5_0 and Q8_0 instead. Small matrices that
+llama.cpp leaves alone stay in 16 or 32 bits, the table of Gemma 4's per-layer inputs is Q8_0 in a BF16 file.
 """
 import argparse
 import json

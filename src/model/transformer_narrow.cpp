@@ -1,6 +1,5 @@
-// Rows that nobody looks at any more: behind the last layer that has keys and values of its own, later tokens see nothing
-// of a prompt's rows but what is in the cache, so that the layers behind it run for sampled rows alone. (Gemma 4's
-// cross-layer sharing makes these more than half of its layers.)
+// Rows that nobody looks at any more: later tokens see of a prompt's rows what is in the cache, so that the layers
+// behind the last one with keys and values of its own run for sampled rows alone. They are more than half of Gemma 4's.
 #include "model/transformer.h"
 
 namespace llmb {

@@ -243,8 +243,8 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
   if (has_part_of_rows()) return attend(rows_->batch(*plan_, group));
   if (plan_->parent_rows.empty())
     return attend({plan_->num_entries(), (kept_rows_.empty() ? plan_->query_start : kept_start_).data(),
-                   step_.context_len.data(), block_start_[group].data(), plan_->block_ids.data(), shared_prefixes(*plan_, group),
-                   plan_->shared_entries.data()});
+                   step_.context_len.data(), block_start_[group].data(), plan_->block_ids.data(),
+                   shared_prefixes(*plan_, group), plan_->shared_entries.data()});
   const TreeBatch& tree_batch = tree_batches_[group];
   for (const TreeBatch::Part& part : tree_batch.parts()) {
     tree_batch.gather(part, kv, pool_);

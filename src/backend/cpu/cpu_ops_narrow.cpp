@@ -10,7 +10,8 @@ namespace llmb {
 // adapters and an int4 cache look at all rows.
 std::optional<int64_t> CpuOps::narrow_step() {
   const StepPlan& plan = *plan_;
-  if (ranks_ != nullptr || rows_ || slices_ || open_ || has_adapters() || !plan.parent_rows.empty() || !plan.hidden_rows.empty())
+  const bool is_shared_out = ranks_ != nullptr || rows_ || slices_;
+  if (is_shared_out || open_ || has_adapters() || !plan.parent_rows.empty() || !plan.hidden_rows.empty())
     return std::nullopt;
   std::vector<int32_t> first(plan.query_start.begin() + 1, plan.query_start.end());
   for (int32_t& row : first) --row;
