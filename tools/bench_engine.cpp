@@ -68,7 +68,8 @@ double state_products(const StateConfig& c) { return c.kind == StateKind::kGated
 
 // A step of num_tokens rows, num_samples of them sampled, whose attention reads `attended` cached tokens in all and
 // whose sequences hold `cached` tokens, and num_samples states where layers have them. Weights count once, the
-// embedding lookup and activations not at all.
+// embedding lookup and activations not at all. All layers count for all rows, also those that a CPU runs for sampled rows
+// alone (model/transformer_narrow.cpp): prefill can pass 100 % there.
 StepCost step_cost(const ModelConfig& c, const BackendInfo& info, double num_tokens, double num_samples,
                    double attended, double cached) {
   const double qkv = double(c.hidden_size) * double(c.q_size() + 2 * c.kv_size());
