@@ -21,6 +21,9 @@ class DraftFeed {
   // groups, until others get there: plans that the target got before see what was there then, later ones these.
   // REQUIRES: that plan is in flight; each of these groups samples one row
   virtual Status keep(int32_t first, int32_t count) = 0;
+  // The same for the `num_best` best tokens of each of them, a group's one behind the other. One whose logits are not
+  // finite leaves some tokens of the vocabulary. REQUIRES: these are kBest, of so many tokens
+  virtual Status keep_best(int32_t first, int32_t count, int32_t num_best) = 0;
 };
 
 // Lets the draft model's steps run in order with the target's, in one queue of the GPU that both compute on. null: they

@@ -12,6 +12,9 @@
 
 namespace llmb {
 
+// Tokens that stand in slots of what a head guesses for a place: the best ones.
+inline constexpr int32_t kBestOfHead = 4;
+
 // Stands in a plan, and in a guess, for the token in a slot of the device's.
 constexpr TokenId drafted_token(int32_t slot) { return std::numeric_limits<TokenId>::min() + slot; }
 constexpr bool is_drafted(TokenId token) { return token < std::numeric_limits<TokenId>::min() / 2; }

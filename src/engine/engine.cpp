@@ -284,7 +284,8 @@ Status Engine::finish_step() {
     return status;
   }
   const double now_ms = clock_.now_ms();
-  const StepPlan& plan = plans_[num_finished_++ % kMaxAlternatingPlans];  // at once: what follows may throw
+  StepPlan& plan = plans_[num_finished_++ % kMaxAlternatingPlans];  // at once: what follows may throw
+  if (options_.proposer != nullptr) options_.proposer->see_drafts(&plan);
   StepFacts facts = {now_ms - start_ms_, now_ms - step_begin_ms_, gap_ms_, work_.add_step(plan)};
   facts.num_waiting = scheduler_.num_waiting();
   facts.is_tail = facts.num_waiting == 0 && !more_may_arrive() && 2 * plan.num_entries() < options_.scheduler.max_num_seqs;

@@ -39,19 +39,19 @@ std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::u
     for (const std::vector<TokenId>& text : options.corpus) lookup->add_to_corpus(text);
     drafters.push_back(std::move(lookup));
   }
-  // Heads and lookahead read the drafts of all plans.
-  if (target.info().num_heads > 0 || options.speculation.lookahead) draft_feed.reset(), own_drafts = {};
+  const bool has_heads = target.info().num_heads > 0;
+  if (has_heads) draft_feed.reset();  // slots are of one drafter
   if (draft_backend) {
     const LoadOptions& load = options.draft_model->load;
     const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len,
                                           options.speculation.trees};
-    if (draft_feed) own_drafts = {};  // slots are of one drafter
+    if (draft_feed) own_drafts = {};
     drafters.push_back(std::make_unique<ModelDrafter>(std::move(draft_backend), limits, clock, std::move(draft_feed)));
   }
-  if (target.info().num_heads > 0) {
+  if (has_heads) {
     const LoadOptions& load = options.load;
     const MedusaDrafterOptions medusa = {load.max_num_seqs, load.max_num_batched_tokens, load.max_num_samples()};
-    drafters.push_back(std::make_unique<MedusaDrafter>(target, medusa, clock));
+    drafters.push_back(std::make_unique<MedusaDrafter>(target, medusa, clock, std::exchange(own_drafts, {})));
   }
   // They take turns: drafts in these blocks are of one call.
   const auto add_layers = [&](int32_t num_layers, const char* name) {

@@ -52,6 +52,9 @@ class Proposer {
   // Whether everything must be seen: nothing is planned ahead, so that no sequence falls out of step with the others.
   virtual bool must_see_all() const { return false; }
 
+  // Puts the drafts that only the device knew (core/drafted_tokens.h) into a plan that has run, before it is looked at.
+  // One whose token cannot be had stays as it is.
+  virtual void see_drafts(StepPlan* /*plan*/) {}
   // The first `num_accepted` drafts of a path in a plan were right; the sequence has their tokens now.
   virtual void on_verified(const Sequence& /*sequence*/, int32_t /*num_drafts*/, int32_t /*num_accepted*/) {}
   // The sequence has ended, with the tokens that it has.

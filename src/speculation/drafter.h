@@ -39,6 +39,9 @@ class Drafter {
   // Time spent in draft() since the last call on reading prompts, on which later guesses build, too.
   virtual double take_invested_ms() { return 0; }
 
+  // Puts the tokens that stand in slots of the device in their places, where it guessed such ones (core/drafted_tokens.h)
+  // and knows them by now: they have been verified.
+  virtual void see_drafts(std::span<TokenId> /*tokens*/) {}
   // Its newest guess for the sequence, or the part of it that was verified.
   virtual void learn(const Sequence& sequence, const Guess& guess,
                      std::span<const Verdict> verdicts) = 0;  // [guess.size()]

@@ -59,6 +59,13 @@ int32_t Guess::find(int32_t of_parent, TokenId token) const {
   return -1;
 }
 
+std::vector<int32_t> Guess::depths() const {
+  std::vector<int32_t> depths(tokens.size(), 0);
+  for (int32_t i = 0; i < size(); ++i)
+    if (parent(i) >= 0) depths[i] = depths[parent(i)] + 1;
+  return depths;
+}
+
 std::vector<double> Guess::probabilities() const {
   std::vector<double> all_right = acceptance;
   for (int32_t i = 0; i < size(); ++i)

@@ -14,7 +14,7 @@ struct Guess {
   std::vector<TokenId> tokens;
   std::vector<int32_t> parents;    // a token before it, or -1: the sequence's last one; empty: a chain
   std::vector<double> acceptance;  // probability that it is right where its parent is
-  std::vector<int32_t> kinds;      // known to the drafter: by what it learns
+  std::vector<int32_t> kinds;      // known to the drafter: by what it learns; >= 0, or UnseenSteps'
   bool is_whole = false;           // a part of it is of no use
 
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
@@ -26,6 +26,7 @@ struct Guess {
   // The child of `parent` that holds `token`; -1: none.
   int32_t find(int32_t parent, TokenId token) const;
 
+  std::vector<int32_t> depths() const;  // [tokens]  0: behind the sequence's last one
   std::vector<double> probabilities() const;  // that a token is right, and all before it on its path
   double expected() const;  // tokens that are accepted, on average
 

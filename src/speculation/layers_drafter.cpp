@@ -119,7 +119,7 @@ bool LayersDrafter::run_step(const DraftLimits& limits) {
 
 // For the others.
 void LayersDrafter::feed(const DraftLimits& limits) {
-  unseen_->begin_chains();
+  unseen_->begin_guesses();
   while (feed_step(limits)) {
   }
   if (unseen_->failure().ok()) return;
@@ -159,8 +159,13 @@ double LayersDrafter::acceptance(const Sequence& sequence) const {
   return at == acceptance_of_.end() ? acceptance_.share() : at->second.share();
 }
 
-void LayersDrafter::learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) {
+void LayersDrafter::see_drafts(std::span<TokenId> tokens) {
+  if (!unseen_) return;
   see_all();  // they ran before the step that verified them
+  unseen_->put_tokens(tokens);
+}
+
+void LayersDrafter::learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) {
   const Guess seen = unseen_ ? unseen_->with_kinds(guess) : guess;
   confidence_.learn(seen, verdicts);
   const auto at = acceptance_of_.try_emplace(sequence.id, Acceptance(acceptance_.share(), 8)).first;

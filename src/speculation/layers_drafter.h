@@ -54,6 +54,7 @@ class LayersDrafter final : public Drafter {
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
   double acceptance(const Sequence& sequence) const override;
   double ms_per_token(int32_t num_sequences) const override { return cost_.ms(num_sequences); }
+  void see_drafts(std::span<TokenId> tokens) override;
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
   void forget(const Sequence& sequence) override { acceptance_of_.erase(sequence.id); }
 

@@ -138,8 +138,13 @@ double ModelDrafter::acceptance(const Sequence& sequence) const {
 
 double ModelDrafter::take_invested_ms() { return std::exchange(invested_ms_, 0); }
 
-void ModelDrafter::learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) {
+void ModelDrafter::see_drafts(std::span<TokenId> tokens) {
+  if (!unseen_) return;
   see_all();  // they ran before the step that verified them
+  unseen_->put_tokens(tokens);
+}
+
+void ModelDrafter::learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) {
   const Guess seen = unseen_ ? unseen_->with_kinds(guess) : guess;
   confidence_.learn(seen, verdicts);
   const auto at = rows_.find(sequence.id);

@@ -50,6 +50,7 @@ class ModelDrafter final : public Drafter {
   double acceptance(const Sequence& sequence) const override;
   double ms_per_token(int32_t num_sequences) const override { return cost_.ms(num_sequences); }
   double take_invested_ms() override;
+  void see_drafts(std::span<TokenId> tokens) override;
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
   void forget(const Sequence& sequence) override;
 

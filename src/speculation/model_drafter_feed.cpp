@@ -14,7 +14,7 @@ bool ModelDrafter::is_fed(const Sequence& text) const {
 void ModelDrafter::feed(std::span<Job> jobs, const DraftLimits& limits) {
   while (catch_up(jobs)) {
   }
-  unseen_->begin_chains();
+  unseen_->begin_guesses();
   while (feed_step(jobs, limits)) {
   }
   if (!unseen_->failure().ok()) give_up(unseen_->failure());

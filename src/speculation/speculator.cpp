@@ -11,20 +11,15 @@ namespace llmb {
 
 namespace {
 
-// Compares the guess with the tokens behind the first `num_output_tokens` of the sequence's. What only the device knows
-// stands in chains, of which the first `num_accepted` are right.
-std::vector<Verdict> judge(const Guess& guess, const Sequence& sequence, int32_t num_output_tokens,
-                           int32_t num_accepted) {
+// Compares the guess with the tokens behind the first `num_output_tokens` of the sequence's.
+std::vector<Verdict> judge(const Guess& guess, const Sequence& sequence, int32_t num_output_tokens) {
   std::vector<Verdict> verdicts(guess.tokens.size(), Verdict::kUnknown);
-  std::vector<int32_t> depths(guess.tokens.size());
+  const std::vector<int32_t> depths = guess.depths();
   for (int32_t i = 0; i < guess.size(); ++i) {
-    const int32_t parent = guess.parent(i);
-    depths[i] = parent < 0 ? 0 : depths[parent] + 1;
-    const int32_t at = num_output_tokens + depths[i];
+    const int32_t parent = guess.parent(i), at = num_output_tokens + depths[i];
     if ((parent >= 0 && verdicts[parent] != Verdict::kRight) || at >= sequence.num_output_tokens()) continue;
-    const bool is_right =
-        is_drafted(guess.tokens[i]) ? depths[i] < num_accepted : guess.tokens[i] == sequence.output_tokens[at];
-    verdicts[i] = is_right ? Verdict::kRight : Verdict::kWrong;
+    if (is_drafted(guess.tokens[i])) continue;  // whatever it was
+    verdicts[i] = guess.tokens[i] == sequence.output_tokens[at] ? Verdict::kRight : Verdict::kWrong;
   }
   return verdicts;
 }
@@ -60,7 +55,7 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
   double unseen_ms = 0;
   for (const auto& [seq, choice] : choices_) {
     if (choice.is_in_flight || choice.guess.empty() || !is_drafted(choice.guess.tokens[0])) continue;
-    most_unseen = std::max(most_unseen, choice.guess.size());
+    most_unseen = std::max(most_unseen, std::ranges::max(choice.guess.depths()) + 1);
     unseen_ms = most_unseen * drafters_[choice.drafter]->ms_per_token(++num_unseen);
   }
   choose(outlook);
@@ -302,13 +297,19 @@ void Speculator::propose(const Sequence& sequence, int32_t max_drafts, Drafts* d
   drafts->parents = guess.parents;
 }
 
+void Speculator::see_drafts(StepPlan* plan) {
+  if (!has_drafted(*plan)) return;
+  for (const auto& drafter : drafters_) drafter->see_drafts(plan->tokens);
+  for (auto& [seq, choice] : choices_)
+    if (choice.is_in_flight) drafters_[choice.drafter]->see_drafts(choice.guess.tokens);
+}
+
 void Speculator::on_verified(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) {
   const auto at = choices_.find(sequence.id);
   if (at == choices_.end()) return;
   Choice& choice = at->second;
   choice.guess.keep_first(num_drafts);
-  drafters_[choice.drafter]->learn(
-      sequence, choice.guess, judge(choice.guess, sequence, choice.num_output_tokens, num_accepted));
+  drafters_[choice.drafter]->learn(sequence, choice.guess, judge(choice.guess, sequence, choice.num_output_tokens));
   metrics_.drafters[choice.drafter].num_drafted += num_drafts;
   metrics_.drafters[choice.drafter].num_accepted += num_accepted;
   num_accepted_ += num_accepted;

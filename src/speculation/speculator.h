@@ -58,6 +58,7 @@ class Speculator final : public Proposer {
     return at != choices_.end() && at->second.is_in_flight;
   }
   bool must_see_all() const override { return is_on() && num_alone_left_ == 0; }
+  void see_drafts(StepPlan* plan) override;
   void on_verified(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) override;
   void on_end(const Sequence& sequence) override;
   void on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) override;

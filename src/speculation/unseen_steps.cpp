@@ -1,5 +1,6 @@
 #include "speculation/unseen_steps.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -14,20 +15,20 @@ constexpr TokenId kUnseen = 0;
 }  // namespace
 
 UnseenSteps::UnseenSteps(Backend& backend, std::unique_ptr<DraftFeed> feed, See see)
-    : backend_(backend), feed_(std::move(feed)), see_(std::move(see)), kinds_(static_cast<size_t>(feed_->num_slots())) {
+    : backend_(backend), feed_(std::move(feed)), see_(std::move(see)), kinds_(static_cast<size_t>(feed_->num_slots())),
+      tokens_(kinds_.size()) {
   LLMB_CHECK(backend_.info().max_plans_in_flight > 1);
 }
 
-UnseenStep& UnseenSteps::begin() {
+UnseenStep& UnseenSteps::begin(int32_t num_best) {
   while (static_cast<int32_t>(steps_.size()) >= backend_.info().max_plans_in_flight) see_oldest();
   UnseenStep& step = steps_.emplace_back();
   step.plan.clear();
   step.plan.block_size = backend_.info().kv.block_size;
   step.first_slot = next_slot_;
+  step.num_best = num_best;
   return step;
 }
-
-bool UnseenSteps::has_slot() const { return next_slot_ < feed_->num_slots(); }
 
 void UnseenSteps::add_draft(double acceptance, Sequence* text, Guess* guess) {
   UnseenStep& step = steps_.back();
@@ -36,7 +37,15 @@ void UnseenSteps::add_draft(double acceptance, Sequence* text, Guess* guess) {
   end_chain(text);
   text->add_group_in_flight({.group = step.plan.num_groups() - 1, .max_tokens = 1});
   step.drafts.push_back({text->id, text->num_output_tokens(), text->request->params.sampling.temperature > 0});
-  guess->add(drafted_token(next_slot_++), guess->size() - 1, acceptance, /*kind=*/0);
+  guess->add(drafted_token(next_slot_), guess->size() - 1, acceptance, kind_of_slot(next_slot_));
+  ++next_slot_;
+}
+
+int32_t UnseenSteps::add_best(bool is_sampled) {
+  UnseenStep& step = steps_.back();
+  LLMB_CHECK(num_free_slots() >= step.num_best && step.plan.groups.back().mode == SampleMode::kBest);
+  step.drafts.push_back({step.plan.groups.back().seq, 0, is_sampled});
+  return std::exchange(next_slot_, next_slot_ + step.num_best);
 }
 
 bool UnseenSteps::submit() {
@@ -48,7 +57,10 @@ bool UnseenSteps::submit() {
     fail(submitted);
     return false;
   }
-  if (!step.drafts.empty()) fail(feed_->keep(step.first_slot, static_cast<int32_t>(step.drafts.size())));
+  const auto count = static_cast<int32_t>(step.drafts.size());
+  if (count > 0)
+    fail(step.num_best > 0 ? feed_->keep_best(step.first_slot, count, step.num_best)
+                           : feed_->keep(step.first_slot, count));
   return failure_.ok();
 }
 
@@ -68,20 +80,29 @@ void UnseenSteps::see_oldest() {
     return fail(status);
   }
   const UnseenStep& step = steps_.front();
-  for (size_t g = 0; g < step.drafts.size(); ++g) {
-    const int32_t at = output_.token_start[g];
-    if (output_.token_start[g + 1] == at) continue;  // its logits are not finite
-    const double p = std::exp(static_cast<double>(output_.logprobs[at]));
-    const size_t slot = static_cast<size_t>(step.first_slot) + g;
-    kinds_[slot] = DraftConfidence::kind_of(p, /*rank=*/0, step.drafts[g].is_sampled);
-  }
+  const int32_t num_ranks = std::max(1, step.num_best);
+  for (size_t g = 0; g < step.drafts.size(); ++g)
+    for (int32_t rank = 0; rank < num_ranks; ++rank) {
+      const int32_t at = output_.token_start[g] + rank;
+      const int32_t slot = step.first_slot + static_cast<int32_t>(g) * num_ranks + rank;
+      const bool is_known = at < output_.token_start[g + 1];  // else logits are not finite
+      const double p = is_known ? std::exp(static_cast<double>(output_.logprobs[at])) : 0;
+      kinds_[slot] = DraftConfidence::kind_of(p, rank, step.drafts[g].is_sampled);
+      tokens_[slot] = is_known ? output_.tokens[at] : drafted_token(slot);
+    }
   fail(see_(step, output_));
   steps_.pop_front();
 }
 
+void UnseenSteps::put_tokens(std::span<TokenId> tokens) const {
+  if (!failure_.ok()) return;
+  for (TokenId& token : tokens)
+    if (is_drafted(token)) token = tokens_[static_cast<size_t>(drafted_slot(token))];
+}
+
 Guess UnseenSteps::with_kinds(Guess guess) const {
-  for (int32_t i = 0; i < guess.size(); ++i)
-    if (is_drafted(guess.tokens[i])) guess.kinds[i] = kinds_[static_cast<size_t>(drafted_slot(guess.tokens[i]))];
+  for (int32_t& kind : guess.kinds)
+    if (kind < 0) kind = kinds_[static_cast<size_t>(-1 - kind)];
   return guess;
 }
 

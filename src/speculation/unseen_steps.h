@@ -1,11 +1,12 @@
-// Steps of a drafter that nobody waits for: each follows the one before it on the device, as a plan ahead does, and
-// what it draws is copied to a feed's slots behind it, for the step that verifies it. The host sees them later.
+// Steps of a drafter that nobody waits for: of a chain each follows the one before it on the device, as a plan ahead
+// does, and what it draws is copied to a feed's slots behind it, for the step that verifies it. The host sees them later.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
@@ -21,9 +22,10 @@ struct UnseenStep {
   StepPlan plan;
   bool catches_up = false;  // also reads what was known: known to the drafter
   int32_t first_slot = 0;   // of its drafts
+  int32_t num_best = 0;     // tokens of each group, which is kBest; 0: of each the one that it draws
   struct Draft {
     SeqId seq;
-    int32_t index;  // of the text's output tokens
+    int32_t index;  // of the text's output tokens; not of the best ones
     bool is_sampled;
   };
   std::vector<Draft> drafts;  // [groups]
@@ -38,22 +40,28 @@ class UnseenSteps {
   // The backend, which gets the plans, outlives it. feed: from them to the target
   UnseenSteps(Backend& backend, std::unique_ptr<DraftFeed> feed, See see);
 
-  // Chains of drafts begin: those before them are in plans that were submitted, or nobody wants them.
-  void begin_chains() { next_slot_ = 0; }
+  // Guesses begin: those before them are in plans that were submitted, or nobody wants them.
+  void begin_guesses() { next_slot_ = 0; }
   // A step without rows behind the others. Where the backend holds no more of them, the oldest must have run.
-  UnseenStep& begin();
-  bool has_slot() const;  // for one draft more of this step
+  UnseenStep& begin(int32_t num_best = 0);
+  int32_t num_free_slots() const { return feed_->num_slots() - next_slot_; }
+  bool has_slot() const { return num_free_slots() > 0; }  // for one draft more of this step
   // The step's last row, the text's newest known token or the one that is not seen, draws the next token of the guess.
   // REQUIRES: has_slot(); a text with such an entry and no other one
   void add_draft(double acceptance, Sequence* text, Guess* guess);
+  // The newest group's best tokens are drafts, in slots from what is returned on, best first. REQUIRES: so many are free
+  int32_t add_best(bool is_sampled);
+  // Of a draft in this slot until it is seen.
+  static constexpr int32_t kind_of_slot(int32_t slot) { return -1 - slot; }
   // Queues the step that begin() gave. False: it has no rows, or drafting has ended; it is forgotten.
   bool submit();
   // The text goes on as if its last draft, if there is one, were seen.
   static void end_chain(Sequence* text);
 
   void see_all();
-  // With the kinds of drafts that the host has seen by now. REQUIRES: nothing has been drafted since
-  Guess with_kinds(Guess guess) const;
+  // With what the host has seen by now of drafts. REQUIRES: nothing has been drafted since
+  void put_tokens(std::span<TokenId> tokens) const;  // in the place of drafted_token()s
+  Guess with_kinds(Guess guess) const;               // in the place of slots'
   // Not ok: nothing is queued any more.
   const Status& failure() const { return failure_; }
 
@@ -66,7 +74,9 @@ class UnseenSteps {
   const See see_;
   std::deque<UnseenStep> steps_;  // in flight, the oldest first, and one that begin() gave
   int32_t next_slot_ = 0;
-  std::vector<int32_t> kinds_;  // [slots]  of what was drafted there last (Guess::kinds)
+  // [slots]  of what was drafted there last: its kind by DraftConfidence, and drafted_token() where it is not known
+  std::vector<int32_t> kinds_;
+  std::vector<TokenId> tokens_;
   Status failure_;
   StepOutput output_;
 };

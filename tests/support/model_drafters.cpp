@@ -114,10 +114,9 @@ std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, EngineJobOp
     limits.max_num_batched_tokens = o->scheduler.max_num_batched_tokens;
     limits.max_num_drafts = 64;
     const MedusaDrafterOptions medusa = {limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_num_samples()};
-    if (is_medusa) drafters.push_back(std::make_unique<MedusaDrafter>(*target, medusa, clock));
-    else
-      drafters.push_back(std::make_unique<LayersDrafter>(
-          *target, layers, clock, setup.own_drafts_of != nullptr ? setup.own_drafts_of(target->inner()) : OwnDrafts()));
+    OwnDrafts own = setup.own_drafts_of != nullptr ? setup.own_drafts_of(target->inner()) : OwnDrafts();
+    if (is_medusa) drafters.push_back(std::make_unique<MedusaDrafter>(*target, medusa, clock, std::move(own)));
+    else drafters.push_back(std::make_unique<LayersDrafter>(*target, layers, clock, std::move(own)));
     give_target(std::move(target), o);
   }
   SpeculatorOptions options;

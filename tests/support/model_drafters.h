@@ -22,7 +22,7 @@ struct DraftSetup {
   // Drafts go to the target by what it gives, or by way of the host where that is null. null: by way of the host, to a
   // target that the job loads.
   std::unique_ptr<DraftFeed> (*share_queue)(Backend& target, Backend& draft) = nullptr;
-  // Drafts of kLayers stay on the device where that gives a queue for them. null: by way of the host
+  // Drafts of kLayers and kMedusa stay on the device where that gives a queue for them. null: by way of the host
   OwnDrafts (*own_drafts_of)(Backend& target) = nullptr;
   std::string heads;  // a folder; "": bundled_medusa_heads()
   int32_t max_tokens = 4, max_model_len = 96, num_blocks = 400, max_num_batched_tokens = 64;

@@ -1,6 +1,7 @@
 // How many tokens are drafted: as many as pay by what steps cost and how often drafts are right.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -65,6 +66,7 @@ class UnseenDrafter final : public Drafter {
       for (int32_t k = 0; k < limits.max_tokens; ++k) guesses[i].add(drafted_token(k), k - 1, learned.share(), 0);
     ms += limits.max_tokens * ms_per_token_;
   }
+  void see_drafts(std::span<TokenId> tokens) override { std::ranges::replace_if(tokens, is_drafted, 7); }
   void learn(const Sequence&, const Guess& guess, std::span<const Verdict> verdicts) override {
     for (int32_t i = 0; i < guess.size(); ++i)
       if (verdicts[i] != Verdict::kUnknown) learned.add(verdicts[i] == Verdict::kRight);
@@ -109,13 +111,16 @@ Simulated simulate(int32_t batch, int32_t num_steps, double right_rate, const st
       SampleGroup group;
       group.seq = i;
       group.row_begin = plan.num_samples();
-      plan.tokens.resize(plan.tokens.size() + 1 + drafts[i].size());
+      plan.tokens.push_back(3);
+      plan.tokens.insert(plan.tokens.end(), drafts[i].tokens.begin(), drafts[i].tokens.end());
       plan.sample_rows.resize(plan.tokens.size());
       group.row_end = plan.num_samples();
       plan.groups.push_back(group);
     }
     const double ms = cost(plan.num_tokens()) * (step % 10 == 9 ? 4 : 1);
     done.ms += ms + (waits ? kGapMs : 0);
+    if (speculator != nullptr) speculator->see_drafts(&plan);
+    CHECK(!has_drafted(plan));
     for (int32_t i = 0; i < batch; ++i) {
       int32_t num_accepted = 0;
       while (num_accepted < drafts[i].size() && rng.chance(right_rate)) ++num_accepted;

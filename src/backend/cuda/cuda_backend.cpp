@@ -64,12 +64,12 @@ class CudaBackend final : public Backend {
   }
 
   OwnDrafts own_drafts() {
-    if (!drafts_for_itself()) return {};
+    if (num_own_drafts() == 0) return {};
     is_fed_ = true;
     own_drafts_.forget_all();  // of one before
     const auto submit_one = [this](const StepPlan& plan) { return submit_to(own_drafts_, plan); };
     const auto wait_for_one = [this](StepOutput* output) { return wait_for(own_drafts_, output); };
-    return {std::make_unique<OwnQueue>(info_, kPlansOfDraftModel, submit_one, wait_for_one),
+    return {std::make_unique<OwnQueue>(info_, num_own_drafts(), submit_one, wait_for_one),
             std::make_unique<CudaDraftFeed>(index_, ops_, ops_, stream_)};
   }
 
@@ -119,7 +119,7 @@ class CudaBackend final : public Backend {
     return drafts_ ? kPlansOfDraftModel : plans_in_flight_of(context_ ? context_->part.num_stages : 1);
   }
   bool is_early_stage() const { return context_ && !context_->part.is_last_stage(); }
-  bool drafts_for_itself() const { return !context_ && (options_.drafting_layers > 0 || config_.mtp.is_used); }
+  int32_t num_own_drafts() const { return context_ ? 0 : num_own_plans(config_, options_); }
 
   Status do_load(const ModelConfig& config, const LoadOptions& options) {
     const SteadyClock clock;
@@ -182,8 +182,8 @@ class CudaBackend final : public Backend {
 
   void make_ops() {
     const Range layers = share_ ? share_->layers : Range{0, config_.num_hidden_layers};
-    const int32_t num_own_drafts = drafts_for_itself() ? kPlansOfDraftModel : 0, num_plans = max_plans_in_flight();
-    CudaOpsOptions o = ops_options(config_, own_, layers, num_plans + num_own_drafts, options_, dtype_, kv_dtype_);
+    const int32_t num_plans = max_plans_in_flight(), num_stages = num_plans + num_own_drafts();
+    CudaOpsOptions o = ops_options(config_, own_, layers, num_stages, options_, dtype_, kv_dtype_);
     o.hopper = cuda::has_hopper_code(stream_->get());
     std::unique_ptr<SplitStreams> split_streams;
     if (splits_.are_possible()) {
@@ -198,7 +198,7 @@ class CudaBackend final : public Backend {
     if (options_.adapters) ops_->add_adapters(options_.adapters, options_.adapter_bytes, std::move(rank));
     if (options_.pooling) ops_->add_pooling(*options_.pooling);
     flights_.make_room(num_plans, ops_->sampled_bytes_with_top(), options_.max_num_batched_tokens);
-    own_drafts_.make_room(num_own_drafts, ops_->sampled_bytes_with_top(), options_.max_num_batched_tokens);
+    own_drafts_.make_room(num_own_drafts(), ops_->sampled_bytes_with_top(), options_.max_num_batched_tokens);
   }
 
   Status load_weights(const std::optional<WeightFiles>& files) {

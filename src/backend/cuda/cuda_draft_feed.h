@@ -14,6 +14,11 @@ namespace llmb {
 
 // Plans that a draft model's backend holds, which wait for nobody: as many as mostly are drafted for a step.
 inline constexpr int32_t kPlansOfDraftModel = 8;
+// The same of a model that drafts for itself, by layers or by heads, which guess all places in one plan; 0: it does not.
+inline int32_t num_own_plans(const ModelConfig& config, const LoadOptions& options) {
+  if (options.drafting_layers > 0 || config.mtp.is_used) return kPlansOfDraftModel;
+  return options.heads_dir.empty() ? 0 : 2;
+}
 
 class CudaDraftFeed final : public DraftFeed {
  public:
@@ -24,6 +29,7 @@ class CudaDraftFeed final : public DraftFeed {
 
   int32_t num_slots() const override { return target_->num_drafted(); }
   Status keep(int32_t first, int32_t count) override;
+  Status keep_best(int32_t first, int32_t count, int32_t num_best) override;
 
  private:
   const int index_;
