@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/drafted_tokens.h"
 #include "kernels/simt/settings.h"
 #include "tests/backend_cuda/drafted_job.h"
 #include "tests/support/test_rng.h"
@@ -73,17 +74,41 @@ inline std::string answers_without_drafts(const std::string& lines, EngineJobOpt
   return plain.output();
 }
 
+// Counts the plans whose drafts the host does not know when they have run.
+class UnseenPlans final : public Proposer {
+ public:
+  explicit UnseenPlans(Speculator& inner) : inner_(inner) {}
+  void begin_plan(const PlanOutlook& outlook) override { inner_.begin_plan(outlook); }
+  void propose(const Sequence& s, int32_t max_drafts, Drafts* drafts) override { inner_.propose(s, max_drafts, drafts); }
+  bool must_see(const Sequence& sequence) const override { return inner_.must_see(sequence); }
+  bool must_see_all() const override { return inner_.must_see_all(); }
+  void see_drafts(StepPlan* plan) override { inner_.see_drafts(plan); }
+  void on_verified(const Sequence& s, int32_t num_drafts, int32_t num_accepted) override {
+    inner_.on_verified(s, num_drafts, num_accepted);
+  }
+  void on_end(const Sequence& sequence) override { inner_.on_end(sequence); }
+  void on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) override {
+    num_plans += has_drafted(plan);
+    inner_.on_step(plan, output, step_ms, gap_ms);
+  }
+  int64_t num_plans = 0;
+
+ private:
+  Speculator& inner_;
+};
+
 // Options with a speculator, which outlives the run.
 struct Drafting {
   Drafting(EngineJobOptions o, const DraftSetup& setup)
       : options(std::move(o)), speculator(make_speculator(setup, &options, cost, clock)) {
-    options.proposer = speculator.get();
+    options.proposer = &unseen;
     options.step_cost = &cost;
   }
   const SteadyClock clock;
   StepCost cost;
   EngineJobOptions options;
   const std::unique_ptr<Speculator> speculator;
+  UnseenPlans unseen{*speculator};
 };
 
 struct Drafted {
@@ -102,6 +127,7 @@ inline Drafted check_same(const std::string& lines, const std::string& expected,
   REQUIRE_MESSAGE(drafted.outcome.status.ok(), drafted.outcome.status.message());
   drafted.num_waits = static_cast<int64_t>(simt::num_waits() - before);
   CHECK(job.output() == expected);
+  CHECK(drafting.unseen.num_plans == 0);
   drafted.drafts = drafting.speculator->metrics().drafters.back();
   return drafted;
 }

@@ -39,11 +39,16 @@ void write_medusa_heads(const std::string& dir, int32_t num_heads, int64_t hidde
   write_heads(dir, num_heads, prefix, 0.25, filled({vocab_size, hidden_size}, 1));
 }
 
+void write_heads_of_model(const std::string& dir, const std::string& model_dir) {
+  const TestTensors model = read_tensors(model_dir);
+  const auto own = model.find("lm_head.weight");
+  write_heads(dir, 3, "", 0, own != model.end() ? own->second : model.at("model.embed_tokens.weight"));
+}
+
 const std::string& bundled_medusa_heads() {
   static const TempDir dir;
   static const bool is_written = [] {
-    const TestTensors model = read_tensors(source_dir() + "/data/model");
-    write_heads(dir.path(), 3, "", 0, model.at("model.embed_tokens.weight"));
+    write_heads_of_model(dir.path(), source_dir() + "/data/model");
     return true;
   }();
   static_cast<void>(is_written);
