@@ -249,10 +249,10 @@ std::unique_ptr<Drafter> layers(Target* target, int32_t num_layers, const Clock&
   return std::make_unique<LayersDrafter>(*target->backend, options, clock, std::move(own));
 }
 
-std::unique_ptr<Drafter> medusa(Target* target, const Clock& clock) {
+std::unique_ptr<Drafter> medusa(Target* target, const Clock& clock, OwnDrafts own) {
   const LoadOptions& load = target->load;
   const MedusaDrafterOptions limits = {load.max_num_seqs, load.max_num_batched_tokens, load.max_num_samples()};
-  return std::make_unique<MedusaDrafter>(*target->backend, limits, clock);
+  return std::make_unique<MedusaDrafter>(*target->backend, limits, clock, std::move(own));
 }
 
 void bench_stories(const Options& options) {
@@ -287,6 +287,12 @@ void bench_stories(const Options& options) {
        [&](const Clock& clock) { return one(draft_model(options, false, target.backend.get(), clock)); }},
       {"draft model, tree", [&](const Clock& clock) { return one(draft_model(options, true, nullptr, clock)); }},
       {"lookup", [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock)); }},
+      {"lookup and draft model",
+       [&](const Clock& clock) {
+         auto both = one(std::make_unique<LookupDrafter>(clock));
+         both.push_back(draft_model(options, false, target.backend.get(), clock));
+         return both;
+       }},
       {"lookup, tree", [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock, 1 << 19, true)); }},
       {"layers:2", by_layers(2)},
       {"layers:3", by_layers(3)},
@@ -297,7 +303,11 @@ void bench_stories(const Options& options) {
                      [&](const Clock& clock) { return one(draft_model(options, false, nullptr, clock)); }});
   if (options.device != "cpu") kinds.push_back({"layers:2, by way of the host", by_way_of_host(2)});
   if (!options.heads_dir.empty())
-    kinds.push_back({"medusa", [&](const Clock& clock) { return one(medusa(&target, clock)); }});
+    kinds.push_back({"medusa", [&](const Clock& clock) {
+                       return one(medusa(&target, clock, own_drafts_of(*target.backend)));
+                     }});
+  if (!options.heads_dir.empty() && options.device != "cpu")
+    kinds.push_back({"medusa, by way of the host", [&](const Clock& clock) { return one(medusa(&target, clock, {})); }});
   if (!options.eagle_dir.empty())
     kinds.push_back({"eagle", by_layers(0)});
   if (!options.eagle_dir.empty() && options.device != "cpu")

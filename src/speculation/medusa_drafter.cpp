@@ -40,8 +40,8 @@ MedusaDrafter::MedusaDrafter(Backend& target, const MedusaDrafterOptions& option
       num_heads_(target.info().num_heads),
       confidence_(static_cast<size_t>(num_heads_)) {
   LLMB_CHECK(num_heads_ > 0 && (own_queue_ == nullptr) == (own.feed == nullptr));
-  for (SharesOfHeads& shares : shares_)  // until there is experience
-    shares.resize(static_cast<size_t>(num_heads_), {Acceptance(0.5), Acceptance(0.15), Acceptance(0.1), Acceptance(0.05)});
+  const SharesOfHeads::value_type by_rank = {Acceptance(0.5), Acceptance(0.15), Acceptance(0.1), Acceptance(0.05)};
+  for (SharesOfHeads& shares : shares_) shares.resize(static_cast<size_t>(num_heads_), by_rank);  // without experience
   if (!own_queue_) return;
   const auto see_one = [this](const UnseenStep& step, const StepOutput& output) {
     const double num_heads = static_cast<double>(step.plan.num_groups()) / step.plan.num_entries();

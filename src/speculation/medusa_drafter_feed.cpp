@@ -1,4 +1,5 @@
 // Trees of heads' tokens that go to the step which verifies them on the device (unseen_steps.h).
+#include <algorithm>
 #include <vector>
 
 #include "core/drafted_tokens.h"
@@ -30,8 +31,8 @@ void MedusaDrafter::add_unseen_tree(const Row& row, std::span<const int32_t> slo
   const SharesOfHeads& shares = shares_[row.is_sampled() ? 1 : 0];
   const auto share = [&](int32_t head, int32_t rank) { return shares[head][rank].share(); };
   grow_tree(static_cast<int32_t>(slots.size()), min_probability, share, [&](const Node& node) {
-    const int32_t slot = slots[node.head] + node.rank;
-    return row.guess->add(drafted_token(slot), node.parent, share(node.head, node.rank), UnseenSteps::kind_of_slot(slot));
+    const int32_t slot = slots[node.head] + node.rank, kind = UnseenSteps::kind_of_slot(slot);
+    return row.guess->add(drafted_token(slot), node.parent, share(node.head, node.rank), kind);
   });
 }
 

@@ -21,6 +21,11 @@ class SpeculationSwitch {
     if (wait_ > 0 && --wait_ == 0) begin_trial(num_sequences);
   }
 
+  // Of a trial, what gains leave out: so many steps' time to read prompts, which pays only where drafting goes on.
+  void invest(double num_steps) {
+    if (is_trial()) lost_ += num_steps;
+  }
+
   // A step ran with drafting on and gained this share of a step's time, or lost it. `promise`: what a step of a trial
   // would have gained with as many drafts as pay, by how many of the trial's drafts were accepted.
   void add(double gain, double promise) {
@@ -36,7 +41,7 @@ class SpeculationSwitch {
     }
     if (gain_ >= 0) return;
     // The next trial comes so late that the time lost in this one is a small part.
-    wait_ = std::max(pause_, std::min(static_cast<int32_t>(kPauseForLost * lost_), kMaxPause));
+    wait_ = std::max(pause_, static_cast<int32_t>(std::min(kPauseForLost * lost_, kMaxPauseForLost)));
     pause_ = std::min(2 * pause_, kMaxPause);
   }
 
@@ -44,7 +49,7 @@ class SpeculationSwitch {
   static constexpr int32_t kFirstWait = 16, kFirstPause = 64, kMaxPause = 1024;  // steps
   static constexpr int32_t kTrialSteps = 4;
   static constexpr int32_t kMemory = 32;  // steps
-  static constexpr double kPauseForLost = 100;
+  static constexpr double kPauseForLost = 150, kMaxPauseForLost = 8192;
   // A promise that is not kept is given up after some steps.
   static constexpr double kLeastPromise = 0.05;
 

@@ -68,6 +68,9 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
   planned.drafting_ms = took_ms;
   planned.draft_ms = std::max(took_ms - now_invested_ms, unseen_ms);
   invested_ms_ += now_invested_ms;
+  switch_.invest(now_invested_ms / std::max(1e-6, cost_.ms(outlook.num_rows)));
+  metrics_.predicted_saved_ms -= now_invested_ms;
+  metrics_.measured_saved_ms -= now_invested_ms;
 }
 
 Speculator::Choice* Speculator::find_choice(const Sequence& sequence) {
@@ -101,14 +104,17 @@ void Speculator::ask(size_t drafter, const PlanOutlook& outlook) {
 }
 
 // A trial must not cost much: a drafter that reads a sequence's prompt before it guesses for the first time does so for
-// as many as a part of a step's time allows.
+// as many as a part of the trial's time allows, and for one.
 void Speculator::draft(Drafter& drafter, const DraftLimits& limits) {
   const std::span<const Sequence* const> sequences = asked_;
   if (options_.drafts_always || !switch_.is_trial() || !drafter.guesses_one_by_one())
     return drafter.draft(sequences, limits, guesses_);
-  const double end_ms = clock_.now_ms() + cost_.ms(num_giving_) / 8;
-  for (size_t i = 0; i < sequences.size() && (i == 0 || clock_.now_ms() < end_ms); ++i)
+  trial_left_ms_ += cost_.ms(num_giving_) / 8;
+  for (size_t i = 0; i < sequences.size() && (i == 0 || trial_left_ms_ > 0); ++i) {
+    const double begin_ms = clock_.now_ms();
     drafter.draft(sequences.subspan(i, 1), limits, std::span(guesses_).subspan(i, 1));
+    trial_left_ms_ -= clock_.now_ms() - begin_ms;
+  }
 }
 
 // Tokens for each sequence at which a step with them, and the time to draft them, gives most tokens a millisecond; and
@@ -334,7 +340,7 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
   std::shift_left(planned_.begin(), planned_.end(), 1);
   const auto num_accepted = static_cast<double>(std::exchange(num_accepted_, 0));
   if (num_sequences == 0) return;
-  if (!planned.is_on) trial_expected_ = trial_accepted_ = 0;
+  if (!planned.is_on) trial_expected_ = trial_accepted_ = trial_left_ms_ = 0;
   else if (switch_.is_trial()) trial_expected_ += planned.expected, trial_accepted_ += num_accepted;
   for (const auto& drafter : drafters_) drafter->see(plan, output);
   if (!planned.is_on) {
@@ -351,7 +357,7 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
   const double host_ms = std::clamp(gap_ms - planned.drafting_ms - gap_without_ms_, 0.0, step_ms);
   const double charged_ms = invested_ms_ / 64;
   invested_ms_ -= charged_ms;
-  const double gap_cost_ms = host_ms + planned.draft_ms + charged_ms;
+  const double gap_cost_ms = host_ms + planned.draft_ms;
   // An accepted token saves its sequence a step, and so a row's share of one.
   const double without_ms = cost_.ms(num_without), ms_per_token = without_ms / num_without;
   const double gained_ms = ms_per_token * (num_accepted - planned.num_sitting_out);
@@ -363,7 +369,7 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
   }
   if (!is_on()) return;  // since the plan was made
   // Bounded: a step that took long by accident decides nothing.
-  const double gain = (gained_ms - added_ms - gap_cost_ms) / std::max(1e-6, without_ms);
+  const double gain = (gained_ms - added_ms - gap_cost_ms - charged_ms) / std::max(1e-6, without_ms);
   switch_.add(without_ms > 0 ? std::clamp(gain, -0.5, 0.5) : 0, planned.promise);
 }
 

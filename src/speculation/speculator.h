@@ -126,6 +126,7 @@ class Speculator final : public Proposer {
   double invested_ms_ = 0;                    // and not yet charged
   int64_t num_accepted_ = 0;
   double trial_expected_ = 0, trial_accepted_ = 0;  // drafts of the newest trial
+  double trial_left_ms_ = 0;  // for its drafters, not yet spent
   double gap_without_ms_ = 0;   // between steps without drafting
   double gap_together_ms_ = 0;  // before a step that sees all
 };

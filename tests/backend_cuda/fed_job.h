@@ -79,7 +79,9 @@ class UnseenPlans final : public Proposer {
  public:
   explicit UnseenPlans(Speculator& inner) : inner_(inner) {}
   void begin_plan(const PlanOutlook& outlook) override { inner_.begin_plan(outlook); }
-  void propose(const Sequence& s, int32_t max_drafts, Drafts* drafts) override { inner_.propose(s, max_drafts, drafts); }
+  void propose(const Sequence& s, int32_t max_drafts, Drafts* drafts) override {
+    inner_.propose(s, max_drafts, drafts);
+  }
   bool must_see(const Sequence& sequence) const override { return inner_.must_see(sequence); }
   bool must_see_all() const override { return inner_.must_see_all(); }
   void see_drafts(StepPlan* plan) override { inner_.see_drafts(plan); }

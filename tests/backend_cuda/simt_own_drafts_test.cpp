@@ -1,6 +1,6 @@
 // Layers that draft for their own model on a GPU: the first ones, and one behind the last; and heads, whose drafts are
-// trees. Drafts reach the step that verifies them without the host, and no byte depends on it. On the host layer, which counts what the host waits
-// for.
+// trees. Drafts reach the step that verifies them without the host, and no byte depends on it. On the host layer, which
+// counts what the host waits for.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -53,7 +53,8 @@ struct Case {
     return o;
   }
   DraftSetup setup(decltype(DraftSetup::own_drafts_of) own_drafts_of) const {
-    if (has_heads) return {.by = DraftBy::kMedusa, .own_drafts_of = own_drafts_of, .heads = heads_of(model), .max_tokens = 8};
+    if (has_heads)
+      return {.by = DraftBy::kMedusa, .own_drafts_of = own_drafts_of, .heads = heads_of(model), .max_tokens = 8};
     return {.by = DraftBy::kLayers, .num_layers = num_layers, .own_drafts_of = own_drafts_of, .max_tokens = 4,
             .max_model_len = kMaxLen, .num_blocks = 40};
   }

@@ -23,9 +23,9 @@ Status CudaDraftFeed::keep_best(int32_t first, int32_t count, int32_t num_best) 
              draft_->vocab_size() <= target_->vocab_size());
   return guarded(status_of_cuda_error, [&] {
     cuda::check(cudaSetDevice(index_), "cudaSetDevice");
-    const size_t width = num_best * sizeof(TokenId);
-    cuda::check(cudaMemcpy2DAsync(target_->drafted() + first, width, sampled.top_tokens, sampled.max_top * sizeof(TokenId),
-                                  width, count, cudaMemcpyDeviceToDevice, stream_->get()),
+    const size_t width = num_best * sizeof(TokenId), pitch = sampled.max_top * sizeof(TokenId);
+    cuda::check(cudaMemcpy2DAsync(target_->drafted() + first, width, sampled.top_tokens, pitch, width, count,
+                                  cudaMemcpyDeviceToDevice, stream_->get()),
                 "cudaMemcpy2DAsync");
     return Status();
   });

@@ -14,7 +14,7 @@ namespace llmb {
 
 // Plans that a draft model's backend holds, which wait for nobody: as many as mostly are drafted for a step.
 inline constexpr int32_t kPlansOfDraftModel = 8;
-// The same of a model that drafts for itself, by layers or by heads, which guess all places in one plan; 0: it does not.
+// The same of a model that drafts for itself, by layers, or by heads, which guess all places in one plan; 0: of no such.
 inline int32_t num_own_plans(const ModelConfig& config, const LoadOptions& options) {
   if (options.drafting_layers > 0 || config.mtp.is_used) return kPlansOfDraftModel;
   return options.heads_dir.empty() ? 0 : 2;
