@@ -15,6 +15,7 @@ namespace llmb {
 struct DraftLimits {
   int32_t max_tokens = 0;      // on a path
   double min_probability = 0;  // what is less likely to be accepted, all before it included, does not pay
+  bool is_trial = false;       // to see whether drafts pay: what later guesses build on is to be read sparingly
 };
 
 // Driven by the scheduler's thread.

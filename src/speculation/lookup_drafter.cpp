@@ -8,7 +8,8 @@ namespace llmb {
 namespace {
 // Tokens of a prompt's end to match: a reference that matches further back guesses no better.
 constexpr int32_t kContextTokens = 32;
-// Answers that end while guesses do not pay are read when a trial begins, which is to cost little: so many tokens of them.
+// Of answers that end while guesses do not pay, so many tokens are kept to be read when they do. A trial, which is to cost
+// little, reads one answer in each call.
 constexpr int64_t kMaxEndedTokens = 1 << 11;
 // A token that is less likely than this, all in all, is not worth its place in a list.
 constexpr double kMinProbability = 0.02;
@@ -46,7 +47,8 @@ const SuffixAutomaton& LookupDrafter::automaton(Source source, const Row& row) c
 void LookupDrafter::draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
                           std::span<Guess> guesses) {
   const double begin_ms = clock_.now_ms();
-  take_in_answers();
+  if (!limits.is_trial) take_in_answers();
+  else if (!ended_.empty()) take_in_newest_answer();
   invested_ms_ += clock_.now_ms() - begin_ms;
   for (size_t i = 0; i < sequences.size(); ++i) draft_one(*sequences[i], limits.max_tokens, &guesses[i]);
 }
@@ -135,15 +137,23 @@ void LookupDrafter::forget(const Sequence& sequence) {
 
 // Only when drafts are asked for: where they do not pay, nothing is spent on answers.
 void LookupDrafter::take_in_answers() {
-  for (const std::vector<TokenId>& answer : std::exchange(ended_, {})) {
-    if (answers_.size() > max_answer_tokens_ / 2) {
-      older_answers_ = std::exchange(answers_, SuffixAutomaton());
-      ++generation_;
-    }
-    for (const TokenId token : answer) answers_.append(token);
-    answers_.append(SuffixAutomaton::kTextEnd);
-  }
+  for (const std::vector<TokenId>& answer : std::exchange(ended_, {})) take_in(answer);
   num_ended_tokens_ = 0;
+}
+
+void LookupDrafter::take_in_newest_answer() {
+  take_in(ended_.back());
+  num_ended_tokens_ -= static_cast<int64_t>(ended_.back().size());
+  ended_.pop_back();
+}
+
+void LookupDrafter::take_in(std::span<const TokenId> answer) {
+  if (answers_.size() > max_answer_tokens_ / 2) {
+    older_answers_ = std::exchange(answers_, SuffixAutomaton());
+    ++generation_;
+  }
+  for (const TokenId token : answer) answers_.append(token);
+  answers_.append(SuffixAutomaton::kTextEnd);
 }
 
 }  // namespace llmb

@@ -55,6 +55,8 @@ class LookupDrafter final : public Drafter {
   const SuffixAutomaton& automaton(Source source, const Row& row) const;
   static int32_t kind_of(Source source, int32_t match_length, bool is_other);
   void take_in_answers();
+  void take_in_newest_answer();
+  void take_in(std::span<const TokenId> answer);
 
   const Clock& clock_;
   const int32_t max_answer_tokens_;

@@ -105,9 +105,10 @@ void Speculator::ask(size_t drafter, const PlanOutlook& outlook) {
 
 // A trial must not cost much: a drafter that reads a sequence's prompt before it guesses for the first time does so for
 // as many as a part of the trial's time allows, and for one.
-void Speculator::draft(Drafter& drafter, const DraftLimits& limits) {
+void Speculator::draft(Drafter& drafter, DraftLimits limits) {
   const std::span<const Sequence* const> sequences = asked_;
-  if (options_.drafts_always || !switch_.is_trial() || !drafter.guesses_one_by_one())
+  limits.is_trial = !options_.drafts_always && switch_.is_trial();
+  if (!limits.is_trial || !drafter.guesses_one_by_one())
     return drafter.draft(sequences, limits, guesses_);
   trial_left_ms_ += cost_.ms(num_giving_) / 8;
   for (size_t i = 0; i < sequences.size() && (i == 0 || trial_left_ms_ > 0); ++i) {

@@ -90,7 +90,7 @@ class Speculator final : public Proposer {
 
   bool is_on() const { return options_.drafts_always || switch_.is_on(); }
   void ask(size_t drafter, const PlanOutlook& outlook);
-  void draft(Drafter& drafter, const DraftLimits& limits);  // asked_ -> guesses_
+  void draft(Drafter& drafter, DraftLimits limits);  // asked_ -> guesses_
   DraftLimits limits_worth_asking(const Drafter& drafter, std::span<const Sequence* const> sequences,
                                   int32_t num_rows) const;
   double urgency(const Sequence& sequence) const;
