@@ -1,6 +1,6 @@
 // Measures in pairs what speculation saves on a CPU or a GPU: each run with drafts has one without right before or behind it,
 // in turns, and the median of the ratios of their times counts, with all that drafting takes. Beside it stands what the
-// machine's own step curve, learned in these runs, predicts. The answers must be equal.
+// machine's own step curve, learned in these runs, predicts. The answers must be equal. Figures: data/measurements.
 //   bench_speculation [--case stories|shape|copies|auto]… [--pairs N] [--batches 1,4,8] [--model-dir DIR] [--draft DIR]
 //                     [--heads DIR] [--eagle DIR] [--shape DIR] [--tokens K] [--prompts FILE,…] [--device cuda]
 //   stories  64 of the bundled model, greedy, by each kind of drafter as it chooses; 8 with drafts in any case
@@ -11,8 +11,6 @@
 // The manual's tokens a step, "always": --case stories --batches 1 --pairs 1 --heads DIR --eagle DIR
 // On a GPU, with your own models: --device cuda --case stories --model-dir DIR --draft DIR --eagle DIR. Each line ends with how
 // long the GPU waits between two steps; "by way of the host": the host reads each draft and passes it on.
-// 2026-11-27, two cores of an AMD EPYC 7003 (AVX2) with nothing beside it, in brackets what the curve says: shape 1.91
-// (2.02) at batch 1, 1.22 (1.13) at 4, 1.00 (1.00) at 8; copies 2.91 (2.82) at 1, 1.14 (1.22) at 8.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -274,44 +272,38 @@ void bench_stories(const Options& options) {
       target.requests.push_back(greedy((*tokenizer)->encode(text, true), 300));
       target.requests.back()->eos_token_ids = target.config.eos_token_ids;
     }
-  const auto by_layers = [&](int32_t num_layers) -> MakeDrafters {
-    return [&, num_layers](const Clock& clock) {
-      return one(layers(&target, num_layers, clock, own_drafts_of(*target.backend)));
+  const auto by_layers = [&](int32_t num_layers, bool by_host = false) -> MakeDrafters {
+    return [&, num_layers, by_host](const Clock& clock) {
+      return one(layers(&target, num_layers, clock, by_host ? OwnDrafts() : own_drafts_of(*target.backend)));
     };
   };
-  const auto by_way_of_host = [&](int32_t num_layers) -> MakeDrafters {
-    return [&, num_layers](const Clock& clock) { return one(layers(&target, num_layers, clock, {})); };
+  const auto lookup_and_draft = [&](const Clock& clock) {
+    auto both = one(std::make_unique<LookupDrafter>(clock));
+    both.push_back(draft_model(options, false, target.backend.get(), clock));
+    return both;
   };
   std::vector<std::pair<std::string, MakeDrafters>> kinds = {
       {"draft model",
        [&](const Clock& clock) { return one(draft_model(options, false, target.backend.get(), clock)); }},
       {"draft model, tree", [&](const Clock& clock) { return one(draft_model(options, true, nullptr, clock)); }},
       {"lookup", [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock)); }},
-      {"lookup and draft model",
-       [&](const Clock& clock) {
-         auto both = one(std::make_unique<LookupDrafter>(clock));
-         both.push_back(draft_model(options, false, target.backend.get(), clock));
-         return both;
-       }},
+      {"lookup and draft model", lookup_and_draft},
       {"lookup, tree", [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock, 1 << 19, true)); }},
       {"layers:2", by_layers(2)},
       {"layers:3", by_layers(3)},
       {"lookahead", [&](const Clock&) { return one(std::make_unique<LookaheadDrafter>()); }},
   };
-  if (options.device != "cpu")
+  if (options.device != "cpu") {
     kinds.push_back({"draft model, by way of the host",
                      [&](const Clock& clock) { return one(draft_model(options, false, nullptr, clock)); }});
-  if (options.device != "cpu") kinds.push_back({"layers:2, by way of the host", by_way_of_host(2)});
+    kinds.push_back({"layers:2, by way of the host", by_layers(2, true)});
+  }
   if (!options.heads_dir.empty())
-    kinds.push_back({"medusa", [&](const Clock& clock) {
-                       return one(medusa(&target, clock, own_drafts_of(*target.backend)));
-                     }});
-  if (!options.heads_dir.empty() && options.device != "cpu")
-    kinds.push_back({"medusa, by way of the host", [&](const Clock& clock) { return one(medusa(&target, clock, {})); }});
-  if (!options.eagle_dir.empty())
-    kinds.push_back({"eagle", by_layers(0)});
+    kinds.push_back(
+        {"medusa", [&](const Clock& clock) { return one(medusa(&target, clock, own_drafts_of(*target.backend))); }});
+  if (!options.eagle_dir.empty()) kinds.push_back({"eagle", by_layers(0)});
   if (!options.eagle_dir.empty() && options.device != "cpu")
-    kinds.push_back({"eagle, by way of the host", by_way_of_host(0)});
+    kinds.push_back({"eagle, by way of the host", by_layers(0, true)});
   for (const auto& [name, make] : kinds)
     for (const int32_t batch : options.batches.empty() ? std::vector<int32_t>{1, 4} : options.batches)
       compare("stories, " + name, &target, batch, make, false, options.pairs);

@@ -8,8 +8,8 @@ namespace llmb {
 namespace {
 // Tokens of a prompt's end to match: a reference that matches further back guesses no better.
 constexpr int32_t kContextTokens = 32;
-// Of answers that end while guesses do not pay, so many tokens are kept to be read when they do. A trial, which is to cost
-// little, reads one answer in each call.
+// Answers that end while guesses do not pay are read when they do: so many tokens of them are kept. A trial, which is to cost
+// little, reads one in each call.
 constexpr int64_t kMaxEndedTokens = 1 << 11;
 // A token that is less likely than this, all in all, is not worth its place in a list.
 constexpr double kMinProbability = 0.02;

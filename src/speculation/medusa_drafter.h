@@ -74,7 +74,7 @@ class MedusaDrafter final : public Drafter {
     int32_t parent, head, rank;
     bool operator<(const Node& other) const { return probability < other.probability; }
   };
-  // Of the token of a head at a rank, where the ones before it are right; 0: there is none
+  // How often the token of a head at a rank is right where the ones before it are; 0: there is none
   using Share = std::function<double(int32_t head, int32_t rank)>;
   // Adds the token to the guess, and returns its place.
   using Add = std::function<int32_t(const Node& node)>;

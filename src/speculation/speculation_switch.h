@@ -21,7 +21,7 @@ class SpeculationSwitch {
     if (wait_ > 0 && --wait_ == 0) begin_trial(num_sequences);
   }
 
-  // Of a trial, what gains leave out: so many steps' time to read prompts, which pays only where drafting goes on.
+  // Gains leave out the time to read prompts and answers, of so many steps, which a trial that fails has lost.
   void invest(double num_steps) {
     if (is_trial()) lost_ += num_steps;
   }

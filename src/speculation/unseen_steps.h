@@ -51,7 +51,7 @@ class UnseenSteps {
   void add_draft(double acceptance, Sequence* text, Guess* guess);
   // The newest group's best tokens are drafts, in slots from what is returned on, best first. REQUIRES: so many are free
   int32_t add_best(bool is_sampled);
-  // Of a draft in this slot until it is seen.
+  // Stands for the kind of a draft in this slot until it is seen.
   static constexpr int32_t kind_of_slot(int32_t slot) { return -1 - slot; }
   // Queues the step that begin() gave. False: it has no rows, or drafting has ended; it is forgotten.
   bool submit();
