@@ -372,6 +372,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   static const std::map<std::string, llmb::Quantization> kQuantizations = {
       {"none", llmb::Quantization::kNone}, {"int8", llmb::Quantization::kInt8}, {"int4", llmb::Quantization::kInt4},
+      {"w4a8", llmb::Quantization::kW4A8},
       {"fp8", llmb::Quantization::kFp8}};
   app.add_option("--quantization", o.quantization, "of the weights")
       ->transform(CLI::CheckedTransformer(kQuantizations));

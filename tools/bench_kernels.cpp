@@ -25,6 +25,7 @@ namespace {
 Quantization quantization(const CpuBench& bench) {
   return bench.options().dtype == "int8"   ? Quantization::kInt8
          : bench.options().dtype == "int4" ? Quantization::kInt4
+         : bench.options().dtype == "w4a8" ? Quantization::kW4A8
                                            : Quantization::kNone;
 }
 
@@ -196,7 +197,7 @@ int main(int argc, char** argv) {
   app.add_option("--ops", options.ops, "ops to run")->delimiter(',');
   app.add_option("--shape", options.shape, "smollm2-135m, qwen2.5-0.5b, llama-3.2-1b, llama-3.1-8b or all");
   app.add_option("--rows", options.rows, "rows of a call")->delimiter(',')->check(CLI::Range(1, 1 << 16));
-  std::vector<std::string> dtypes = {"float32", "float16", "bfloat16", "int8", "int4"};
+  std::vector<std::string> dtypes = {"float32", "float16", "bfloat16", "int8", "int4", "w4a8"};
   for (const llmb::BlockSize& block : llmb::kBlockSizes)
     if (block.size > 1) dtypes.insert(dtypes.end(), {block.name, std::string(block.name) + ":int8"});
   app.add_option("--dtype", options.dtype, "weights of linear")->check(CLI::IsMember(dtypes));

@@ -103,7 +103,7 @@ def main():
     parser.add_argument("--llama-batched-bench", type=named, action="append", default=[], metavar="NAME=COMMAND",
                         help="a peer's program with its own options; may be repeated")
     parser.add_argument("--gguf", type=named, action="append", required=True, metavar="QUANTIZATION=FILE",
-                        help="none=, int8=, int4= or blocks=, and the file that peers take for it; may be repeated")
+                        help="none=, int8=, int4=, w4a8= or blocks=, and the file that peers take for it; may be repeated")
     for program in ("openvino", "ctranslate2"):
         parser.add_argument(f"--{program}", type=named, action="append", default=[], metavar="QUANTIZATION=MODEL",
                             help="a model of this program beside --gguf's of the same name; may be repeated")

@@ -202,7 +202,8 @@ int main(int argc, char** argv) {
   app.add_option("--threads", o.threads, "0: all usable cores")->check(CLI::Range(0, 1024))->capture_default_str();
   app.add_flag("--unshared", o.unshared, "also against rows with blocks of their own");
   static const std::map<std::string, llmb::Quantization> kQuantizations = {
-      {"none", llmb::Quantization::kNone}, {"int8", llmb::Quantization::kInt8}, {"int4", llmb::Quantization::kInt4}};
+      {"none", llmb::Quantization::kNone}, {"int8", llmb::Quantization::kInt8}, {"int4", llmb::Quantization::kInt4},
+      {"w4a8", llmb::Quantization::kW4A8}};
   app.add_option("--quantization", o.quantization, "of the weights")
       ->transform(CLI::CheckedTransformer(kQuantizations));
   CLI11_PARSE(app, argc, argv);

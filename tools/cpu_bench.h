@@ -108,7 +108,8 @@ class CpuBench {
 
  private:
   void measure_limits() {
-    flops_per_s_ = (options_.dtype == "int8" ? cpu::measure_peak_int8_ops(pool_) : cpu::measure_peak_flops(pool_)).best;
+    const bool is_int8 = options_.dtype == "int8" || options_.dtype == "w4a8";
+    flops_per_s_ = (is_int8 ? cpu::measure_peak_int8_ops(pool_) : cpu::measure_peak_flops(pool_)).best;
     bytes_per_s_ = cpu::measure_read_bandwidth(pool_).best;
   }
 

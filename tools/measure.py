@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the CPU benches on this machine and writes what they print to data/measurements/, one file a machine:
 
-    tools/measure.py                         # all of them, about 25 minutes; build the benches first: make bench
+    tools/measure.py                         # all of them, about 30 minutes; build the benches first: make bench
     tools/measure.py --only steps,host       # these anew; the file's other sections stay
     tools/measure.py --only build            # BUILD/times.jsonl as a table: make measure-build
     tools/measure.py --list                  # the sections and their commands
@@ -18,13 +18,13 @@ import subprocess
 import sys
 
 SHAPES = ["smollm2-135m", "qwen2.5-0.5b", "llama-3.2-1b"]
-FORMATS = ["none", "int8", "int4"]
+FORMATS = ["none", "int8", "int4", "w4a8"]
 
 
 def commands():
     """(section, command) in the order in which they are run."""
     for op, more in (("linear", "--rows 1,8,64,512 --max-weight-mib 60"), ("paged_attention", "--context 512,544,4096")):
-        for dtype in ("bfloat16", "int8", "int4") if op == "linear" else ("",):
+        for dtype in ("bfloat16", "int8", "int4", "w4a8") if op == "linear" else ("",):
             weights = f" --dtype {dtype}" if dtype else ""
             for shape in SHAPES[:2]:
                 yield op, f"bench_kernels --shape {shape}{weights} --ops {op} {more} --repeats 7"

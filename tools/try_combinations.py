@@ -52,6 +52,7 @@ class Model:
             draft = "draft:data/draft-model"
             self.drafts += ["layers:2", draft, f"{draft},lookup", f"tree,{draft}"]
             self.formats = [["--dtype", "float32"], ["--dtype", "bfloat16"], ["--quantization", "int8"], ["--quantization", "int4"],
+                            ["--quantization", "w4a8"],
                             ["--quantization", "int8", "--kv-cache-dtype", "int8"], ["--kv-cache-dtype", "fp8"],
                             ["--kv-cache-dtype", "int4"], ["--tensor-parallel-size", "2"]]
         else:

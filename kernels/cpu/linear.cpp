@@ -99,11 +99,9 @@ uint8_t* scratch(int64_t bytes) {
   return buffer.data();
 }
 
-bool is_int8(const PackedLinear& weight) { return weight.format() == PackedFormat::kInt8; }
-
 // Bytes of a row in the form that products over these weights take; 0: as it is.
 int64_t x_row_bytes(const PackedLinear& weight) {
-  if (is_int8(weight)) return quantized_row_bytes(weight.in_features());
+  if (weight.has_int8_rows()) return quantized_row_bytes(weight.in_features());
   if (weight.has_int8_x()) return block_row_bytes(weight);
   return weight.rounds_x() ? rounded_row_bytes(weight.in_features()) : 0;
 }
@@ -120,7 +118,7 @@ void round_rows(std::span<const LinearCall> calls, std::vector<CallTasks>* tasks
   int64_t bytes = 0, scales = 0;
   for (const LinearCall& c : calls) {
     bytes += ceil_div(c.rows * x_row_bytes(*c.weight), 64) * 64;
-    if (is_int8(*c.weight)) scales += ceil_div(c.rows, 16) * 16;
+    if (c.weight->has_int8_rows()) scales += ceil_div(c.rows, 16) * 16;
   }
   if (bytes == 0) return;
   uint8_t* at = scratch(bytes + scales * int64_t{sizeof(float)});
@@ -130,7 +128,7 @@ void round_rows(std::span<const LinearCall> calls, std::vector<CallTasks>* tasks
     const int64_t k = c.weight->in_features(), stride = x_row_bytes(*c.weight);
     if (stride == 0) continue;
     (*tasks)[i].x_bytes = at;
-    if (is_int8(*c.weight)) {
+    if (c.weight->has_int8_rows()) {
       for_each_row(pool, c.rows, k,
                    [&](int64_t row, int) { quantize_row(c.x + row * k, k, at + row * stride, scale + row); });
       (*tasks)[i].x_scales = scale;
@@ -145,7 +143,7 @@ void round_rows(std::span<const LinearCall> calls, std::vector<CallTasks>* tasks
 
 void run(const LinearTask& task) {
   const PackedFormat format = task.weight->format();
-  if (format == PackedFormat::kInt8) int8_linear_task(task);
+  if (task.weight->has_int8_rows()) int8_linear_task(task);
   else if (format == PackedFormat::kInt4) int4_linear_task(task);
   else if (task.weight->has_int8_x()) block_int8_linear_task(task);
   else if (format == PackedFormat::kBlocks) block_linear_task(task);

@@ -13,6 +13,8 @@
 //    Blocks (core/block_format.h): as float weights, of the fp32 numbers that they mean; or, where x is rounded to int8
 //    by blocks (has_int8_x), exact sums of products of each part of k, 16 or 32, times its scales, added in fp32 in the
 //    order of k (linear_blocks_int8.cpp): the same bytes on every instruction set.
+//    w4a8: as int8, over the whole numbers within ±127 that four bits of a weight and the scale and zero of its group of
+//    kInt4Group k mean (after QServe, Lin et al. 2024): so its bytes, too, are those of every instruction set.
 //    int4: x stays fp32; one chain for each group of kInt4Group k; sum = sum + scale of the group · chain, in order.
 // 2. Float weights keep their stored dtype; arithmetic is fp32. Parts of different dtypes are packed as fp32. Blocks
 // stay
@@ -35,15 +37,15 @@
 namespace llmb::cpu {
 
 // The format of a PackedLinear's weights.
-enum class PackedFormat : uint8_t { kF32, kF16, kBF16, kInt8, kInt4, kBlocks };
+enum class PackedFormat : uint8_t { kF32, kF16, kBF16, kInt8, kInt4, kW4A8, kBlocks };
 
 class PackedLinear {
  public:
   // Output features of one panel. A panel holds, for each k in turn, the weights of kPanelWidth output features, with
   // neighbouring k interleaved in words of 32 bits (layouts in linear_pack.cpp).
   static constexpr int64_t kPanelWidth = 64;
-  static constexpr int64_t kInt4Group = 32;  // k of one output feature that share a scale
-  // More than this is not quantised to int8: the sums of products would not fit 32 bits.
+  static constexpr int64_t kInt4Group = 32;  // k of one output feature that share a scale, with int4 and w4a8
+  // More than this is not quantised to int8 or w4a8: the sums of products would not fit 32 bits.
   static constexpr int64_t kMaxInt8Features = 65536;
 
   // A matrix of the rows of `parts` stacked in order; `biases` is empty or has one vector for each part (rows == 1).
@@ -69,6 +71,8 @@ class PackedLinear {
   }
   PackedFormat format() const { return format_; }
   bool rounds_x() const { return rounds_x_; }           // to bf16
+  // x is rounded to int8, a row with a scale of its own.
+  bool has_int8_rows() const { return format_ == PackedFormat::kInt8 || format_ == PackedFormat::kW4A8; }
   bool has_int8_x() const { return has_int8_x_; }       // kBlocks: x is rounded to int8 by blocks
   int64_t panel_bytes() const { return panel_bytes_; }  // 0: panels of several sizes
   // The blocks of panel p of format kBlocks; kNone: it is fp32.
@@ -82,7 +86,7 @@ class PackedLinear {
   }
   // nullptr without bias.
   const float* bias() const { return bias_.empty() ? nullptr : reinterpret_cast<const float*>(bias_.data()); }
-  // Scales of int8 weights, one for each output feature, padded to whole panels.
+  // Scales of weights with has_int8_rows(), one for each output feature, padded to whole panels.
   const float* scales() const { return reinterpret_cast<const float*>(scales_.data()); }
   const int32_t* sums() const { return reinterpret_cast<const int32_t*>(sums_.data()); }  // of the weights over k
 

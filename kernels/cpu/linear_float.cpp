@@ -97,6 +97,7 @@ void float_linear_task_target(const LinearTask& t) {
       return run_bf16(t, BF16Panel(data));
     case PackedFormat::kInt8:
     case PackedFormat::kInt4:
+    case PackedFormat::kW4A8:
     case PackedFormat::kBlocks:
       return;  // linear_int8.cpp, linear_int4.cpp, linear_blocks.cpp
   }

@@ -1,5 +1,5 @@
-// linear over int8 weights: rows of x are rounded to int8, sums of products are exact in 32 bits, so every instruction
-// set gives the same bytes.
+// linear over int8 and w4a8 weights: rows of x are rounded to int8, sums of products are exact in 32 bits, so every
+// instruction set gives the same bytes. Numbers of w4a8 become bytes in a cache, block by block.
 //
 // AMX multiplies tiles (linear_amx.h); VNNI (of AVX-512, or AVX-VNNI beside AVX2) multiplies unsigned by signed bytes, four at
 // a time: activations are stored with 128 added, and 128 times the sum of a feature's weights is taken off at the end. AVX2
@@ -10,6 +10,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/per_thread.h"
+#include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/cpu_target.h"
 #include "kernels/cpu/linear_amx.h"
 #include "kernels/cpu/linear_int8_neon.h"
@@ -20,6 +22,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear_int8.cpp"
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/w4a8_words-inl.h"
 
 #ifndef LLMB_KERNELS_CPU_LINEAR_INT8_ONCE_
 #define LLMB_KERNELS_CPU_LINEAR_INT8_ONCE_
@@ -276,27 +279,47 @@ HWY_INLINE void write_int8_sums(const LinearTask& t, const int32_t* sums) {
   }
 }
 
+#if LLMB_HAS_AMX_CODE && HWY_TARGET <= HWY_AVX3
+// A thread's own memory with the int8 words of a task's panel.
+const uint8_t* whole_w4a8_panel(const LinearTask& t, int64_t num_words) {
+  AlignedBuffer& buffer = per_thread<AlignedBuffer>([] {});
+  const int64_t num_groups = ceil_div(num_words, kNumberGroup / 4), bytes = num_groups * kNumberGroup * kInt8Width;
+  if (buffer.size_bytes() < bytes) buffer = AlignedBuffer(bytes);
+  w4a8_words(t.weight->panel(t.panel), num_groups, t.column_begin, t.column_end,
+             reinterpret_cast<uint32_t(*)[kInt8Width]>(buffer.data()));
+  return buffer.data();
+}
+#endif
+
 void int8_linear_task_target(const LinearTask& t) {
   HWY_ALIGN int32_t sums[kLinearTaskRows * kInt8Width];
   const int64_t num_words = ceil_div(t.weight->in_features(), 4), stride = quantized_row_bytes(t.weight->in_features());
   const int64_t num_tiles = ceil_div(t.row_end - t.row_begin, kTileRows);
   const uint8_t* panel = t.weight->panel(t.panel);
-  constexpr int64_t kWordBytes = kInt8Width * 4;
+  constexpr int64_t kWordBytes = kInt8Width * 4, kGroupWords = kNumberGroup / 4;
+  const bool is_w4a8 = t.weight->format() == PackedFormat::kW4A8;
 #if LLMB_HAS_AMX_CODE && HWY_TARGET <= HWY_AVX3
   if (num_tiles > 1 && has_amx()) {
-    amx_sums<AmxTiles, AmxNumbers::kBytes>(amx_product(t, num_words, stride), sums);
+    AmxProduct product = amx_product(t, num_words, stride);
+    if (is_w4a8) product.panel = whole_w4a8_panel(t, num_words), product.next = nullptr;
+    amx_sums<AmxTiles, AmxNumbers::kBytes>(product, sums);
     return write_int8_sums(t, sums);
   }
 #endif
   const bool is_whole = t.panel * kInt8Width + t.column_end <= t.weight->out_features();
   const bool is_written_by_tiles = HWY_TARGET <= HWY_AVX3 && has_vnni() && is_whole;
-  const int64_t block_words = ceil_div(num_words, ceil_div(num_words, int8_block_words(cache_sizes())));
+  HWY_ALIGN uint32_t words[kMaxInt8BlockWords][kInt8Width];  // of w4a8
+  int64_t block_words = ceil_div(num_words, ceil_div(num_words, int8_block_words(cache_sizes())));
+  if (is_w4a8) block_words = ceil_div(block_words, kGroupWords) * kGroupWords;
+  const int64_t word_bytes = is_w4a8 ? kNumberGroupBytes / kGroupWords : kWordBytes;
   for (int64_t word = 0; word < num_words; word += block_words) {
     const int64_t end = std::min(num_words, word + block_words);
-    const Int8Block block{panel + word * kWordBytes, end - word, word == 0};
+    const uint8_t* const stored = panel + word * word_bytes;
+    if (is_w4a8) w4a8_words(stored, ceil_div(end - word, kGroupWords), t.column_begin, t.column_end, words);
+    const Int8Block block{is_w4a8 ? reinterpret_cast<const uint8_t*>(words) : stored, end - word, word == 0};
     const bool is_last = end == num_words;
-    const uint8_t* next = is_last ? t.next : panel + end * kWordBytes;
-    const int64_t next_bytes = std::min(block_words, is_last ? num_words : num_words - end) * kWordBytes;
+    const uint8_t* next = is_last ? t.next : panel + end * word_bytes;
+    const int64_t next_bytes = std::min(block_words, is_last ? num_words : num_words - end) * word_bytes;
     FetchAhead ahead;
     if (num_tiles > 1) ahead = FetchAhead(next, next_bytes, num_tiles * (end - word));
     for_row_tiles<kTileRows>(t.row_end - t.row_begin, [&](int64_t row, auto tile_rows) HWY_ATTR {

@@ -2,9 +2,7 @@
 //   float32, float16   [in_features][64]
 //   bfloat16           [ceil(in_features / 2)][64][2]  pairs of k in one 32-bit word: the even one widens by a shift,
 //                      the odd one by a mask, and the pair is the operand of a bf16 dot product
-//   int8               [ceil(in_features / 4)][64][4]  four k in one 32-bit word, the operand of an int8 dot product
-//   int4               for each group of 32 k: [4][64] words of eight k, the lowest four bits first, each a two's
-//                      complement number; then scales [64] bfloat16. Words are also read from up to three bytes on.
+//   int8, int4, w4a8   number_panels.h
 //   blocks             block_panel.h, or float32: each panel of its own
 // Whoever changes the bytes that are made of a matrix raises kWeightCacheVersion (src/backend/cpu/weight_cache.h).
 #include <algorithm>
@@ -17,7 +15,7 @@
 #include "kernels/cpu/block_panel.h"
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/linear.h"
-#include "kernels/cpu/quantize.h"
+#include "kernels/cpu/number_panels.h"
 #include "kernels/cpu/tuning.h"
 
 namespace llmb::cpu {
@@ -26,46 +24,14 @@ namespace {
 
 constexpr int64_t kWidth = PackedLinear::kPanelWidth;
 static_assert(kWidth == kInterleavedRows);
-constexpr int64_t kGroup = PackedLinear::kInt4Group;
-constexpr int64_t kGroupBytes = kWidth * 2 + kGroup * kWidth / 2;
-
-float load_element(const TensorView& t, int64_t index) {
-  const uint8_t* p = static_cast<const uint8_t*>(t.data) + index * dtype_bytes(t.dtype);
-  if (t.dtype == DType::kF32) {
-    float v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-  }
-  uint16_t v;
-  std::memcpy(&v, p, sizeof v);
-  return t.dtype == DType::kBF16 ? bf16_to_f32(v) : f16_to_f32(v);
-}
 
 // Element of a float panel that holds weight (k, column).
 int64_t panel_index(PackedFormat format, int64_t k, int64_t column) {
   return format == PackedFormat::kBF16 ? (k / 2) * (2 * kWidth) + column * 2 + k % 2 : k * kWidth + column;
 }
 
-int64_t int8_index(int64_t k, int64_t column) { return (k / 4) * (4 * kWidth) + column * 4 + k % 4; }
-
-uint8_t* int4_group(uint8_t* panel, int64_t k) { return panel + k / kGroup * kGroupBytes; }
-const uint8_t* int4_group(const uint8_t* panel, int64_t k) { return panel + k / kGroup * kGroupBytes; }
-uint8_t* int4_scales(uint8_t* group) { return group + kGroup * kWidth / 2; }
-const uint8_t* int4_scales(const uint8_t* group) { return group + kGroup * kWidth / 2; }
-// Byte of a group that holds the word of (k, column).
-int64_t int4_word(int64_t k, int64_t column) { return k % kGroup / 8 * (4 * kWidth) + column * 4; }
-
-// Stored row `row` of `part`.
-struct Row {
-  const TensorView* part = nullptr;
-  int64_t row = 0;
-  float operator[](int64_t k) const { return load_element(*part, row * part->cols + k); }
-  int64_t size() const { return part->cols; }
-  const uint8_t* bytes() const { return static_cast<const uint8_t*>(part->data) + row * part->row_bytes(); }
-};
-
 // Elements [begin, end) of a row, as column `column` of a float panel.
-void pack_column(const Row& row, int64_t begin, int64_t end, PackedFormat format, int64_t column, uint8_t* panel) {
+void pack_column(const PanelRow& row, int64_t begin, int64_t end, PackedFormat format, int64_t column, uint8_t* panel) {
   if (format == PackedFormat::kF32) {
     float* to = reinterpret_cast<float*>(panel);
     for (int64_t k = begin; k < end; ++k) to[panel_index(format, k, column)] = row[k];
@@ -77,14 +43,14 @@ void pack_column(const Row& row, int64_t begin, int64_t end, PackedFormat format
 }
 
 // Whether the words of a panel are words of its rows.
-bool are_words(const Row* rows, int64_t count, PackedFormat format) {
+bool are_words(const PanelRow* rows, int64_t count, PackedFormat format) {
   if (count < kWidth || format == PackedFormat::kF16) return false;
   return format == PackedFormat::kBF16 ||
-         std::all_of(rows, rows + count, [](const Row& row) { return row.part->dtype == DType::kF32; });
+         std::all_of(rows, rows + count, [](const PanelRow& row) { return row.part->dtype == DType::kF32; });
 }
 
 // Places without a weight are zero already.
-void pack_floats(const Row* rows, int64_t count, PackedFormat format, uint8_t* panel) {
+void pack_floats(const PanelRow* rows, int64_t count, PackedFormat format, uint8_t* panel) {
   const int64_t size = rows[0].size();
   int64_t done = 0;
   if (are_words(rows, count, format)) {
@@ -98,73 +64,8 @@ void pack_floats(const Row* rows, int64_t count, PackedFormat format, uint8_t* p
     for (int64_t c = 0; c < count; ++c) pack_column(rows[c], k, std::min(size, k + kPackBlockK), format, c, panel);
 }
 
-// Elements [begin, end) of a row as fp32.
-void widen_row(const Row& row, int64_t begin, int64_t end, float* to) {
-  const DType dtype = row.part->dtype;
-  widen(row.bytes() + begin * dtype_bytes(dtype), dtype, end - begin, to);
-}
-
-// Quantised numbers of a block of k, each row's packed into words one after the other, become words of a panel.
-constexpr int64_t kQuantizedK = kQuantizeBlockK, kMaxRowBytes = kQuantizedK;
-void interleave(const uint8_t (&rows)[kWidth][kMaxRowBytes], int64_t begin, int64_t end, uint8_t* panel) {
-  const uint8_t* addresses[kWidth];
-  for (int64_t c = 0; c < kWidth; ++c) addresses[c] = rows[c];
-  interleave_words(addresses, begin, end, reinterpret_cast<uint32_t*>(panel));
-}
-
-void pack_int8(const Row* rows, int64_t count, uint8_t* panel, float* scales, int32_t* sums) {
-  alignas(64) uint8_t numbers[kWidth][kMaxRowBytes] = {};
-  float x[kQuantizedK], factors[kWidth];
-  const int64_t size = rows[0].size();
-  for (int64_t c = 0; c < count; ++c) {
-    float max = 0;
-    for (int64_t k = 0; k < size && !std::isnan(max); k += kQuantizedK) {
-      const int64_t end = std::min(size, k + kQuantizedK);
-      widen_row(rows[c], k, end, x);
-      const float here = max_magnitude(x, end - k);
-      max = here <= max ? max : here;  // NaN, too
-    }
-    scales[c] = max / 127;
-    const float inverse = 127 / max;
-    factors[c] = std::isfinite(inverse) ? inverse : 0;  // all zeros, or not finite, which the scale says
-  }
-  for (int64_t k = 0; k < size; k += kQuantizedK) {
-    const int64_t end = std::min(size, k + kQuantizedK), n = end - k;
-    for (int64_t c = 0; c < count; ++c) {
-      std::memset(numbers[c], 0, sizeof numbers[c]);
-      if (factors[c] == 0) continue;
-      widen_row(rows[c], k, end, x);
-      sums[c] += round_to_int8(x, n, factors[c], reinterpret_cast<int8_t*>(numbers[c]));
-    }
-    interleave(numbers, 0, ceil_div(n, 4), panel + k * kWidth);
-  }
-}
-
-void pack_int4(const Row* rows, int64_t count, uint8_t* panel) {
-  constexpr int64_t kGroups = kQuantizedK / kGroup, kWords = kGroup / 8;
-  static_assert(kGroups * kWords * 4 <= kMaxRowBytes);
-  alignas(64) uint8_t numbers[kWidth][kMaxRowBytes] = {};
-  float x[kQuantizedK];
-  Int4Group groups[kGroups];
-  const int64_t size = rows[0].size();
-  for (int64_t k = 0; k < size; k += kQuantizedK) {
-    const int64_t end = std::min(size, k + kQuantizedK), num_groups = ceil_div(end - k, kGroup);
-    for (int64_t c = 0; c < count; ++c) {
-      widen_row(rows[c], k, end, x);
-      std::fill(x + (end - k), x + num_groups * kGroup, 0.0f);
-      quantize_int4(x, num_groups, groups);
-      for (int64_t g = 0; g < num_groups; ++g) {
-        std::memcpy(int4_scales(int4_group(panel, k + g * kGroup)) + c * 2, &groups[g].scale, 2);
-        std::memcpy(numbers[c] + g * kWords * 4, groups[g].words, kWords * 4);
-      }
-    }
-    for (int64_t g = 0; g < num_groups; ++g)
-      interleave(numbers, g * kWords, (g + 1) * kWords, int4_group(panel, k + g * kGroup));
-  }
-}
-
 // A panel of format kBlocks.
-void pack_blocks(const Row* rows, int64_t count, uint8_t* panel) {
+void pack_blocks(const PanelRow* rows, int64_t count, uint8_t* panel) {
   const BlockFormat format = rows[0].part->blocks;
   std::vector<uint8_t> none(static_cast<size_t>(count < kWidth ? rows[0].part->row_bytes() : 0));
   if (const float one = 1; format == BlockFormat::kNVFP4)  // what scales are divided by
@@ -176,7 +77,7 @@ void pack_blocks(const Row* rows, int64_t count, uint8_t* panel) {
 }
 
 // A panel that rows of several forms share, as fp32.
-void pack_mixed(const Row* rows, int64_t count, uint8_t* panel) {
+void pack_mixed(const PanelRow* rows, int64_t count, uint8_t* panel) {
   auto* const out = reinterpret_cast<float*>(panel);
   const int64_t size = rows[0].size();
   std::vector<float> x(static_cast<size_t>(size));
@@ -203,7 +104,8 @@ int64_t bytes_of_panel(PackedFormat format, int64_t k) {
     case PackedFormat::kInt8:
       return ceil_div(k, 4) * kWidth * 4;
     case PackedFormat::kInt4:
-      return ceil_div(k, kGroup) * kGroupBytes;
+    case PackedFormat::kW4A8:
+      return ceil_div(k, kNumberGroup) * kNumberGroupBytes;
     case PackedFormat::kBlocks:  // each of its own
       return 0;
   }
@@ -243,7 +145,10 @@ PackedLinear PackedLinear::make(std::span<const TensorView> parts, std::span<con
     w.out_features_ += part.rows;
   }
   if (quantization == Quantization::kInt4) w.format_ = PackedFormat::kInt4;
-  if (quantization == Quantization::kInt8 && w.in_features_ <= kMaxInt8Features) w.format_ = PackedFormat::kInt8;
+  if (w.in_features_ <= kMaxInt8Features) {
+    if (quantization == Quantization::kInt8) w.format_ = PackedFormat::kInt8;
+    if (quantization == Quantization::kW4A8) w.format_ = PackedFormat::kW4A8;
+  }
   if (std::any_of(parts.begin(), parts.end(), [](const auto& p) { return p.blocks != BlockFormat::kNone; })) {
     LLMB_CHECK(quantization == Quantization::kNone && activations != DType::kBF16);
     w.find_panels(parts);
@@ -253,7 +158,7 @@ PackedLinear PackedLinear::make(std::span<const TensorView> parts, std::span<con
   w.panel_bytes_ = bytes_of_panel(w.format_, w.in_features_);
   const int64_t padded = w.num_panels() * kWidth;
   w.weights_ = next(w.panels_.empty() ? w.num_panels() * w.panel_bytes_ : w.panels_.back().begin);
-  if (w.format_ == PackedFormat::kInt8) {
+  if (w.has_int8_rows()) {
     w.scales_ = next(padded * int64_t{sizeof(float)});
     w.sums_ = next(padded * int64_t{sizeof(int32_t)});
   }
@@ -284,15 +189,16 @@ PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<con
   auto* const sums = reinterpret_cast<int32_t*>(w.sums_.data());
   pool.parallel_for(w.num_panels(), [&](int64_t p, int) {
     uint8_t* panel = const_cast<uint8_t*>(w.panel(p));
-    Row rows[kWidth];
+    PanelRow rows[kWidth];
     const int64_t first = p * kWidth, count = std::min(kWidth, w.out_features_ - first);
     // Elsewhere all of it is written: a pass over memory less.
-    if (count < kWidth || w.in_features_ % kGroup != 0) std::memset(panel, 0, static_cast<size_t>(w.bytes_of(p)));
+    if (count < kWidth || w.in_features_ % kNumberGroup != 0) std::memset(panel, 0, static_cast<size_t>(w.bytes_of(p)));
     for (int64_t column = 0, i = 0; column < count; ++column) {
       while (first + column >= part_start[i + 1]) ++i;
       rows[column] = {&parts[i], first + column - part_start[i]};
     }
     if (w.format_ == PackedFormat::kInt8) return pack_int8(rows, count, panel, &scales[first], &sums[first]);
+    if (w.format_ == PackedFormat::kW4A8) return pack_w4a8(rows, count, panel, &scales[first], &sums[first]);
     if (w.format_ == PackedFormat::kInt4) return pack_int4(rows, count, panel);
     if (w.format_ != PackedFormat::kBlocks) return pack_floats(rows, count, w.format_, panel);
     if (w.panels_[p].blocks == BlockFormat::kNone) return pack_mixed(rows, count, panel);
@@ -343,18 +249,14 @@ void for_each_element(const PackedLinear& table, int64_t row, const Set& set) {
         set(k, bf16_to_f32(reinterpret_cast<const uint16_t*>(panel)[panel_index(format, k, column)]));
         break;
       case PackedFormat::kInt8:
-        set(k, reinterpret_cast<const int8_t*>(panel)[int8_index(k, column)] * table.scales()[row]);
+        set(k, static_cast<float>(int8_number(panel, k, column)) * table.scales()[row]);
         break;
-      case PackedFormat::kInt4: {
-        const uint8_t* group = int4_group(panel, k);
-        uint16_t scale;
-        uint32_t word;
-        std::memcpy(&scale, int4_scales(group) + column * 2, 2);
-        std::memcpy(&word, group + int4_word(k, column), 4);
-        const int q = static_cast<int>(word >> (4 * (k % 8)) & 15u);
-        set(k, static_cast<float>(q < 8 ? q : q - 16) * bf16_to_f32(scale));
+      case PackedFormat::kW4A8:
+        set(k, static_cast<float>(w4a8_number(panel, k, column)) * table.scales()[row]);
         break;
-      }
+      case PackedFormat::kInt4:
+        set(k, int4_value(panel, k, column));
+        break;
       case PackedFormat::kBlocks:
         break;  // for_each_decoded
     }

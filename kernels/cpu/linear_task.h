@@ -22,9 +22,9 @@ struct FetchList {
 struct LinearTask {
   const PackedLinear* weight;
   const float* x;          // [rows, in_features]  float, int4 and block weights
-  const uint8_t* x_bytes;  // [rows] of quantized_row_bytes: int8 weights; of rounded_row_bytes: those that round x; of
-                           // block_row_bytes (block_row.h): those for which has_int8_x()
-  const float* x_scales;   // [rows]  int8 weights
+  const uint8_t* x_bytes;  // [rows] of quantized_row_bytes: weights with has_int8_rows(); of rounded_row_bytes: those
+                           // that round x; of block_row_bytes (block_row.h): those for which has_int8_x()
+  const float* x_scales;   // [rows]  weights with has_int8_rows()
   float* out;              // [row_end - row_begin][out_stride]  from row_begin and the panel's first column on
   int64_t out_stride;
   int64_t panel;
@@ -35,7 +35,7 @@ struct LinearTask {
 };
 
 void float_linear_task(const LinearTask& task);
-void int8_linear_task(const LinearTask& task);
+void int8_linear_task(const LinearTask& task);  // weights with has_int8_rows()
 void int4_linear_task(const LinearTask& task);
 void block_linear_task(const LinearTask& task);
 void block_int8_linear_task(const LinearTask& task);  // weights for which has_int8_x()

@@ -1,5 +1,6 @@
 #include "kernels/cpu/quantize.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -132,6 +133,45 @@ void quantize_int4_target(const float* x, int64_t num_groups, Int4Group* out) {
   for (int64_t i = 0; i < num_groups; ++i) out[i] = quantize_group(x + 32 * i);
 }
 
+// Of a group of which n numbers count.
+HWY_INLINE int32_t quantize_w4a8_group(const float* x, int n, float factor, W4A8Group* out) {
+  const D d;
+  const DI di;
+  const DU du;
+  const hn::Rebind<uint8_t, D> d8;
+  constexpr int kVecs = 32 / kLanes;
+  V values[kVecs];
+  LLMB_UNROLL for (int i = 0; i < kVecs; ++i) values[i] = hn::Mul(hn::LoadU(d, x + i * kLanes), hn::Set(d, factor));
+  V low = values[0], high = values[0];
+  LLMB_UNROLL for (int i = 1; i < kVecs; ++i) low = hn::Min(low, values[i]), high = hn::Max(high, values[i]);
+  const float least = hn::GetLane(hn::MinOfLanes(d, low)), most = hn::GetLane(hn::MaxOfLanes(d, high));
+  const float scale = std::max(1.0f, std::nearbyint((most - least) * (1 / 15.0f)));
+  const float zero = std::nearbyint((15 * scale - most - least) * 0.5f);
+  const V inverse = hn::Set(d, 1 / scale);
+  uint8_t codes[32];
+  VI sum = hn::Zero(di);
+  LLMB_UNROLL for (int i = 0; i < kVecs; ++i) {
+    const V code = hn::Mul(hn::Add(values[i], hn::Set(d, zero)), inverse);
+    const VI whole = hn::NearestInt(hn::Min(hn::Max(code, hn::Zero(d)), hn::Set(d, 15.0f)));
+    sum = hn::Add(sum, whole);
+    hn::StoreU(hn::U8FromU32(hn::BitCast(du, whole)), d8, codes + i * kLanes);
+  }
+  *out = {static_cast<uint8_t>(scale), static_cast<uint8_t>(static_cast<int>(zero)), {}};
+  for (int i = 0; i < 32; ++i) out->words[i / 8] |= uint32_t{codes[i]} << (8 * (i % 4) + i % 8 / 4 * 4);
+  int32_t lanes[kLanes], total = 0;
+  hn::StoreU(sum, di, lanes);
+  for (const int32_t lane : lanes) total += lane;
+  for (int i = n; i < 32; ++i) total -= codes[i];
+  return total * static_cast<int>(scale) - n * static_cast<int>(zero);
+}
+
+int32_t quantize_w4a8_target(const float* x, int64_t n, float factor, W4A8Group* out) {
+  int32_t sum = 0;
+  for (int64_t k = 0; k < n; k += 32)
+    sum += quantize_w4a8_group(x + k, static_cast<int>(std::min<int64_t>(32, n - k)), factor, out + k / 32);
+  return sum;
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace llmb::cpu
 HWY_AFTER_NAMESPACE();
@@ -143,6 +183,7 @@ HWY_EXPORT(widen_target);
 HWY_EXPORT(max_magnitude_target);
 HWY_EXPORT(round_to_int8_target);
 HWY_EXPORT(quantize_int4_target);
+HWY_EXPORT(quantize_w4a8_target);
 
 void widen(const uint8_t* from, DType dtype, int64_t n, float* to) {
   HWY_DYNAMIC_DISPATCH(widen_target)(from, dtype, n, to);
@@ -156,6 +197,10 @@ int32_t round_to_int8(const float* x, int64_t n, float factor, int8_t* out) {
 
 void quantize_int4(const float* x, int64_t num_groups, Int4Group* out) {
   HWY_DYNAMIC_DISPATCH(quantize_int4_target)(x, num_groups, out);
+}
+
+int32_t quantize_w4a8(const float* x, int64_t n, float factor, W4A8Group* out) {
+  return HWY_DYNAMIC_DISPATCH(quantize_w4a8_target)(x, n, factor, out);
 }
 
 }  // namespace llmb::cpu

@@ -27,4 +27,18 @@ struct Int4Group {
 void quantize_int4(const float* x,  // [32 · num_groups]
                    int64_t num_groups, Int4Group* out);
 
+// 32 weights as numbers of eight bits, each code · scale − zero: the scale is the nearest whole number to a fifteenth of
+// what lies between the least and the greatest of them, and zero puts their middle into the middle of the codes.
+struct W4A8Group {
+  uint8_t scale = 0;  // 1 to 16; 0 where all numbers are 0
+  uint8_t zero = 0;   // two's complement
+  uint32_t words[4] = {};  // of eight x each: byte i has code i in its low half, code 4 + i in its high one
+};
+// The largest magnitude that numbers are made of: numbers, rounded, are up to 8 beyond.
+constexpr float kLargestW4A8 = 119;
+// Numbers for x[i] · factor, whole groups. Returns the sum of the first n. REQUIRES: x[i] · factor is within
+// ±kLargestW4A8, n <= 65536.
+int32_t quantize_w4a8(const float* x,  // [n up to whole groups]
+                      int64_t n, float factor, W4A8Group* out);
+
 }  // namespace llmb::cpu

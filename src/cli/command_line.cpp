@@ -59,12 +59,13 @@ void add_model_options(CLI::App& app, Options& o) {
       ->group("Model")
       ->option_text("auto|unfused|fma|bf16-dot|bf16-amx [auto]");
   app.add_option("--quantization", o.job.load.cpu.quantization,
-                 "Quantise weights while they load: int8 quantises activations too, int4 weights only; fp8 (GPU): e4m3")
+                 "Quantise weights while they load: int8 and w4a8 (CPU; four bits) round activations to int8, too, int4 does "
+                 "not; fp8 (GPU): e4m3")
       ->transform(one_of<Quantization>(
           {{"none", Quantization::kNone}, {"int8", Quantization::kInt8}, {"int4", Quantization::kInt4},
-           {"fp8", Quantization::kFp8}}))
+           {"w4a8", Quantization::kW4A8}, {"fp8", Quantization::kFp8}}))
       ->group("Model")
-      ->option_text("none|int8|int4|fp8 [none]");
+      ->option_text("none|int8|int4|w4a8|fp8 [none]");
   app.add_option("--gguf-activations", o.job.load.cpu.rounds_block_activations,
                  "Over GGUF's blocks of few bits (CPU): float32, or int8 by blocks, which is faster and gives other bytes")
       ->transform(one_of<bool>({{"float32", false}, {"int8", true}}))

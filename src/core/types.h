@@ -22,10 +22,11 @@ constexpr const char* dtype_name(DType t) {
 }
 
 // The format that weight matrices are rounded to while they are loaded.
-enum class Quantization { kNone, kInt8, kInt4, kFp8 };  // kFp8: e4m3, on GPUs only
+// kFp8: e4m3, on GPUs only. kW4A8: weights of four bits, activations of eight, on the CPU only.
+enum class Quantization { kNone, kInt8, kInt4, kFp8, kW4A8 };
 
 constexpr const char* quantization_name(Quantization q) {
-  constexpr const char* kNames[] = {"none", "int8", "int4", "fp8"};
+  constexpr const char* kNames[] = {"none", "int8", "int4", "fp8", "w4a8"};
   return kNames[static_cast<int>(q)];
 }
 

@@ -204,6 +204,8 @@ TEST_CASE("what only the CPU has is refused by name") {
   CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("int4") != std::string::npos);
   m.options.cpu.quantization = Quantization::kFp8;
   CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("fp8") != std::string::npos);
+  m.options.cpu.quantization = Quantization::kW4A8;
+  CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("w4a8") != std::string::npos);
   m = Model("llama-gqa");
   m.options.kv_cache_dtype = DType::kBF16;
   CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("kv-cache-dtype") != std::string::npos);

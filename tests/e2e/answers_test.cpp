@@ -46,7 +46,7 @@ TEST_CASE(
     "cache within a point of that") {
   const Score stored = score({});
   CHECK(stored.right >= 0.95 * stored.asked);
-  for (const std::string quantization : {"int8", "int4"}) {
+  for (const std::string quantization : {"int8", "int4", "w4a8"}) {
     CAPTURE(quantization);
     CHECK(score({"--quantization", quantization}).right >= stored.right - 0.01 * stored.asked);
   }

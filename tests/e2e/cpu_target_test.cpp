@@ -33,7 +33,7 @@ TEST_CASE("a target gives the bytes of its arithmetic, and is the one that --ver
     CHECK_MESSAGE(result.exit_code == 0, result.err);
     return stable_output(result.out);
   };
-  for (const char* quantization : {"none", "int8", "int4"}) {
+  for (const char* quantization : {"none", "int8", "int4", "w4a8"}) {
     const std::string fused = answers({"--quantization", quantization, "--dtype", "float32"});
     const std::string unfused = answers({"--quantization", quantization, "--arithmetic", "unfused"});
     for (const std::string& target : cpu::target_names()) {

@@ -89,7 +89,7 @@ TEST_CASE("the report counts the records that are in the output, and the errors 
 
 TEST_CASE("a flag with choices takes their names alone, and lists them in one line") {
   const std::vector<std::pair<std::string, std::string>> flags = {
-      {"--quantization", "none, int8, int4, fp8"},
+      {"--quantization", "none, int8, int4, w4a8, fp8"},
       {"--gguf-activations", "float32, int8"},
       {"--order", "completion, input"},
       {"--batching", "none, static, dynamic, continuous"},

@@ -32,7 +32,7 @@ std::vector<std::string> files_in(const std::string& dir) {
 }  // namespace
 
 TEST_CASE("answers are the same without a cache, with one that is written, mapped, damaged, or cannot be written") {
-  for (const std::string format : {"none", "int8", "int4"}) {
+  for (const std::string format : {"none", "int8", "int4", "w4a8"}) {
     CAPTURE(format);
     const TempDir dir;
     const std::string cache = dir / "cache";

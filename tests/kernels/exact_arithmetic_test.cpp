@@ -11,6 +11,7 @@
 #include "base/float_formats.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/norm.h"
+#include "kernels/cpu/number_panels.h"
 #include "tests/support/cpu_targets.h"
 #include "tests/support/kernel_support.h"
 
@@ -65,6 +66,35 @@ const std::vector<Product>& products() {
   return all;
 }
 
+void check_int8_rows(Quantization quantization) {
+  ThreadPool pool(2);
+  constexpr int64_t kWidth = PackedLinear::kPanelWidth;
+  for (const Product& p : products()) {
+    CAPTURE(p.k);
+    const PackedLinear packed = p.pack(pool, quantization);
+    const auto stored = [&](int64_t f, int64_t i) {
+      const uint8_t* panel = packed.panel(f / kWidth);
+      const auto number = quantization == Quantization::kInt8 ? int8_number : w4a8_number;
+      return number(panel, i, f % kWidth);
+    };
+    bool is_nearest = true;
+    for (int64_t f = 0; f < p.n; ++f)
+      for (int64_t i = 0; i < p.k; ++i)
+        is_nearest &= std::fabs(stored(f, i) * packed.scales()[f] - p.weight(f, i)) <= packed.scales()[f] * 0.501f;
+    if (quantization == Quantization::kInt8) CHECK(is_nearest);
+    const auto scale_of = [](float largest) { return largest / 127; };
+    const auto rounded = [](float x, float largest) { return std::nearbyint(x * (127 / largest)); };
+    check(p, packed, pool, [&](bool, int64_t r, int64_t f) {
+      float largest_x = 0;
+      for (int64_t i = 0; i < p.k; ++i) largest_x = std::max(largest_x, std::fabs(p.x[r * p.k + i]));
+      int64_t sum = 0;
+      for (int64_t i = 0; i < p.k; ++i)
+        sum += stored(f, i) * static_cast<int64_t>(rounded(p.x[r * p.k + i], largest_x));
+      return static_cast<float>(sum) * packed.scales()[f] * scale_of(largest_x);
+    });
+  }
+}
+
 }  // namespace
 
 TEST_CASE("float products are one chain of multiply-adds over k") {
@@ -79,31 +109,9 @@ TEST_CASE("float products are one chain of multiply-adds over k") {
   }
 }
 
-TEST_CASE("int8 products are exact sums of rounded numbers, then two products in fp32") {
-  ThreadPool pool(2);
-  for (const Product& p : products()) {
-    CAPTURE(p.k);
-    const PackedLinear packed = p.pack(pool, Quantization::kInt8);
-    const auto stored = [&](int64_t f, int64_t i) {
-      const uint8_t* panel = packed.panel(f / PackedLinear::kPanelWidth);
-      return static_cast<int8_t>(panel[(i / 4 * PackedLinear::kPanelWidth + f % PackedLinear::kPanelWidth) * 4 + i % 4]);
-    };
-    bool is_nearest = true;
-    for (int64_t f = 0; f < p.n; ++f)
-      for (int64_t i = 0; i < p.k; ++i)
-        is_nearest &= std::fabs(stored(f, i) * packed.scales()[f] - p.weight(f, i)) <= packed.scales()[f] * 0.501f;
-    CHECK(is_nearest);
-    const auto scale_of = [](float largest) { return largest / 127; };
-    const auto rounded = [](float x, float largest) { return std::nearbyint(x * (127 / largest)); };
-    check(p, packed, pool, [&](bool, int64_t r, int64_t f) {
-      float largest_x = 0;
-      for (int64_t i = 0; i < p.k; ++i) largest_x = std::max(largest_x, std::fabs(p.x[r * p.k + i]));
-      int64_t sum = 0;
-      for (int64_t i = 0; i < p.k; ++i)
-        sum += stored(f, i) * static_cast<int64_t>(rounded(p.x[r * p.k + i], largest_x));
-      return static_cast<float>(sum) * packed.scales()[f] * scale_of(largest_x);
-    });
-  }
+TEST_CASE("int8 and w4a8 products are exact sums of rounded numbers, then two products in fp32") {
+  check_int8_rows(Quantization::kInt8);
+  check_int8_rows(Quantization::kW4A8);
 }
 
 TEST_CASE("int4 products are a chain for each group of k, and a chain of groups") {

@@ -51,7 +51,8 @@ TEST_CASE("every format, with and without a gate, whole panels and halves, gives
   const ActivationSpec gated{Activation::kSilu}, plain{Activation::kGelu, false};
   for (const Format& format :
        {Format{DType::kF32}, Format{DType::kBF16}, Format{DType::kBF16, Quantization::kNone, DType::kBF16},
-        Format{DType::kBF16, Quantization::kInt8}, Format{DType::kBF16, Quantization::kInt4}}) {
+        Format{DType::kBF16, Quantization::kInt8}, Format{DType::kBF16, Quantization::kInt4},
+        Format{DType::kBF16, Quantization::kW4A8}}) {
     for (const int64_t panels : {1, 2, 5}) {
       const PackedLinear weight = make_weight(format, 2 * 64 * panels, 70, three);
       const PackedLinear odd = make_weight(format, 64 * panels + 7, 70, three);

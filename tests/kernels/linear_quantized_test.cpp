@@ -1,4 +1,4 @@
-// linear over int8 and int4 weights: what packing makes of a matrix, and what products make of that.
+// linear over int8, int4 and w4a8 weights: what packing makes of a matrix, and what products make of that.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "base/float_formats.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/linear_task.h"
+#include "kernels/cpu/number_panels.h"
 #include "tests/support/compare.h"
 #include "tests/support/cpu_targets.h"
 #include "tests/support/kernel_support.h"
@@ -26,6 +27,13 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TensorView view(const std::vector<float>& values, int64_t rows) {
   return {values.data(), DType::kF32, rows, static_cast<int64_t>(values.size()) / rows};
+}
+
+constexpr Quantization kFormats[] = {Quantization::kInt8, Quantization::kInt4, Quantization::kW4A8};
+
+PackedFormat format_of(Quantization q) {
+  if (q == Quantization::kW4A8) return PackedFormat::kW4A8;
+  return q == Quantization::kInt8 ? PackedFormat::kInt8 : PackedFormat::kInt4;
 }
 
 PackedLinear pack(const std::vector<float>& weight, int64_t rows, Quantization quantization, ThreadPool& pool,
@@ -67,9 +75,9 @@ std::vector<float> rounded_rows(const std::vector<float>& x, int64_t rows) {
 void check_product(Quantization quantization, int64_t m, int64_t n, int64_t k, bool with_bias, ThreadPool& pool) {
   const std::vector<float> bias = with_bias ? random_normal(n, 7) : std::vector<float>();
   const PackedLinear packed = pack(random_normal(n * k, 1), n, quantization, pool, bias);
-  CHECK(packed.format() == (quantization == Quantization::kInt8 ? PackedFormat::kInt8 : PackedFormat::kInt4));
+  CHECK(packed.format() == format_of(quantization));
   const std::vector<float> weight = unpack(packed, pool), stored_x = random_normal(m * k, 3);
-  const std::vector<float> x = quantization == Quantization::kInt8 && m > 0 ? rounded_rows(stored_x, m) : stored_x;
+  const std::vector<float> x = packed.has_int8_rows() && m > 0 ? rounded_rows(stored_x, m) : stored_x;
   std::vector<double> expected;
   std::vector<float> naive;
   for (int64_t r = 0; r < m; ++r) {
@@ -92,13 +100,40 @@ void check_product(Quantization quantization, int64_t m, int64_t n, int64_t k, b
         2 * test::relative_error(naive, expected) + 3e-7);
 }
 
+// Numbers, sums and scales by the definition in quantize.h.
+void check_w4a8(const PackedLinear& packed, const TensorView& stored) {
+  int64_t num_wrong = 0;
+  for (int64_t row = 0; row < stored.rows; ++row) {
+    std::vector<float> x(static_cast<size_t>(ceil_div(stored.cols, 32) * 32));
+    for (int64_t i = 0; i < stored.cols; ++i) x[i] = load_element(stored, row * stored.cols + i);
+    float max = 0;
+    for (const float value : x) max = std::max(max, std::fabs(value));
+    int32_t sum = 0;
+    for (int64_t k = 0; k < stored.cols; k += 32) {
+      for (int64_t i = k; i < k + 32; ++i) x[i] *= 119 / max;
+      const auto [least, most] = std::minmax_element(x.begin() + k, x.begin() + k + 32);
+      const float scale = std::max(1.0f, std::nearbyint((*most - *least) * (1 / 15.0f)));
+      const float zero = std::nearbyint((15 * scale - *most - *least) * 0.5f);
+      for (int64_t i = k; i < std::min(k + 32, stored.cols); ++i) {
+        const float code = std::nearbyint(std::clamp((x[i] + zero) * (1 / scale), 0.0f, 15.0f));
+        const auto number = static_cast<int32_t>(code * scale - zero);
+        num_wrong += std::abs(number) > 127 || w4a8_number(packed.panel(row / 64), i, row % 64) != number ? 1 : 0;
+        sum += number;
+      }
+    }
+    CHECK(packed.sums()[row] == sum);
+    CHECK(packed.scales()[row] == max / 119);
+  }
+  CHECK(num_wrong == 0);
+}
+
 }  // namespace
 
-TEST_CASE("products over int8 and int4 weights are as close to fp64 as a naive product of the same numbers") {
+TEST_CASE("products over int8, int4 and w4a8 weights are as close to fp64 as a naive product of the same numbers") {
   ThreadPool pool(2);
   for_each_cpu_target([&](const std::string& target) {
     CAPTURE(target);
-    for (const Quantization q : {Quantization::kInt8, Quantization::kInt4}) {
+    for (const Quantization q : kFormats) {
       for (const int64_t m : {0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 31, 32, 33, 36, 37})
         check_product(q, m, 65, 67, true, pool);
       for (const int64_t n : {1, 15, 16, 17, 31, 32, 33, 63, 64, 127, 128, 129})
@@ -111,9 +146,9 @@ TEST_CASE("products over int8 and int4 weights are as close to fp64 as a naive p
   });
 }
 
-TEST_CASE("a quantised product's row is bit-identical alone and in any batch; int8 also on every instruction set") {
+TEST_CASE("a quantised product's row is bit-identical alone and in any batch; with int8 rows also on every instruction set") {
   ThreadPool one(1), three(3);
-  for (const Quantization q : {Quantization::kInt8, Quantization::kInt4}) {
+  for (const Quantization q : kFormats) {
     constexpr int64_t kRows = 140, kN = 70, kK = 715;
     const PackedLinear packed = pack(random_normal(kN * kK, 4), kN, q, three, random_normal(kN, 5));
     const std::vector<float> x = random_normal(kRows * kK, 6);
@@ -122,7 +157,7 @@ TEST_CASE("a quantised product's row is bit-identical alone and in any batch; in
       CAPTURE(target);
       const std::vector<float> whole = run(packed, x, kRows, one);
       if (first.empty()) first = whole;
-      if (q == Quantization::kInt8) CHECK(same_bytes(whole, first));
+      if (packed.has_int8_rows()) CHECK(same_bytes(whole, first));
       CHECK(same_bytes(whole, run(packed, x, kRows, three)));
       for (const int64_t chunk : {1, 2, 5, 7, 13, 32, 37, 100}) {
         for (int64_t begin = 0; begin + chunk <= kRows; begin += chunk) {
@@ -134,13 +169,14 @@ TEST_CASE("a quantised product's row is bit-identical alone and in any batch; in
   }
 }
 
-TEST_CASE("int8 weights are within half a step of what was stored, int4 weights within a step of their group's") {
+TEST_CASE("int8 weights are within half a step of what was stored, int4 and w4a8 within a step of their group's") {
   ThreadPool pool(2);
   constexpr int64_t kN = 67, kK = 75;
   std::vector<float> weight = random_normal(kN * kK, 8);
   for (int64_t i = 0; i < kK; ++i) weight[2 * kK + i] = 0;
   const std::vector<float> eight = unpack(pack(weight, kN, Quantization::kInt8, pool), pool);
   const std::vector<float> four = unpack(pack(weight, kN, Quantization::kInt4, pool), pool);
+  const std::vector<float> both = unpack(pack(weight, kN, Quantization::kW4A8, pool), pool);
   const auto magnitude = [&](int64_t row, int64_t begin, int64_t end) {
     float max = 0;
     for (int64_t i = begin; i < end; ++i) max = std::max(max, std::fabs(weight[row * kK + i]));
@@ -153,6 +189,9 @@ TEST_CASE("int8 weights are within half a step of what was stored, int4 weights 
       CHECK(std::fabs(eight[row * kK + i] - exact) <= magnitude(row, 0, kK) / 127 * 0.501f);
       const float group_max = magnitude(row, group, std::min(kK, group + PackedLinear::kInt4Group));
       CHECK(std::fabs(four[row * kK + i] - exact) <= group_max / 8 * 1.04f);
+      // A scale that is rounded down leaves out 15 half units of the row's at most, half of them at each end.
+      const float unit = magnitude(row, 0, kK) / 119;
+      CHECK(std::fabs(both[row * kK + i] - exact) <= std::max(group_max / 15, 3.75f * unit) + 1.01f * unit);
     }
   }
 }
@@ -163,8 +202,8 @@ TEST_CASE("the largest magnitudes neither wrap nor saturate") {
   const std::vector<float> ones(kK, 1.0f), minus(kK, -1.0f);
   for_each_cpu_target([&](const std::string& target) {
     CAPTURE(target);
-    for (const auto* w : {&ones, &minus}) {
-      const PackedLinear packed = pack(*w, 1, Quantization::kInt8, pool);
+    for (const Quantization q : {Quantization::kInt8, Quantization::kW4A8}) for (const auto* w : {&ones, &minus}) {
+      const PackedLinear packed = pack(*w, 1, q, pool);
       for (const auto* x : {&ones, &minus})
         CHECK(run(packed, *x, 1, pool)[0] == doctest::Approx(w == x ? kK : -kK).epsilon(1e-6));
     }
@@ -191,7 +230,7 @@ TEST_CASE("a rounded row is written to the end of its last word of four, not fur
 TEST_CASE("NaN and infinity stay in their row and in their output feature, and zeros give zeros") {
   ThreadPool pool(2);
   constexpr int64_t kRows = 9, kN = 20, kK = 50;
-  for (const Quantization q : {Quantization::kInt8, Quantization::kInt4}) {
+  for (const Quantization q : kFormats) {
     for_each_cpu_target([&](const std::string& target) {
       CAPTURE(target);
       std::vector<float> weight = random_normal(kN * kK, 9), x = random_normal(kRows * kK, 10);
@@ -219,12 +258,15 @@ TEST_CASE("packed weights take what their format says, and rows too long for exa
   const auto share = [&](Quantization q) { return double(pack(weight, 128, q, pool).resident_bytes()) / (128 * 256); };
   CHECK(share(Quantization::kInt8) <= 1.05);
   CHECK(share(Quantization::kInt4) <= 0.5625 + 1e-9);  // four bits and a sixteen-bit scale for each 32
+  CHECK(share(Quantization::kW4A8) <= 0.5625 + 8 / 256.0);
   const std::vector<float> longest(PackedLinear::kMaxInt8Features, 1.0f),
       longer(PackedLinear::kMaxInt8Features + 1, 1.0f);
   const PackedLinear fits = pack(longest, 1, Quantization::kInt8, pool);
   CHECK(fits.format() == PackedFormat::kInt8);
   CHECK(run(fits, longest, 1, pool)[0] == doctest::Approx(65536).epsilon(1e-6));
-  CHECK(pack(longer, 1, Quantization::kInt8, pool).format() == PackedFormat::kF32);
+  CHECK(run(pack(longest, 1, Quantization::kW4A8, pool), longest, 1, pool)[0] == doctest::Approx(65536).epsilon(1e-6));
+  for (const Quantization q : {Quantization::kInt8, Quantization::kW4A8})
+    CHECK(pack(longer, 1, q, pool).format() == PackedFormat::kF32);
 }
 
 TEST_CASE("packing gives the same bytes on every instruction set, those of the definition, for any stored dtype") {
@@ -240,7 +282,7 @@ TEST_CASE("packing gives the same bytes on every instruction set, those of the d
                            : dtype == DType::kBF16 ? static_cast<const void*>(bf16.data())
                                                    : f16.data();
         const TensorView stored{data, dtype, n, k};
-        for (const Quantization q : {Quantization::kInt8, Quantization::kInt4}) {
+        for (const Quantization q : kFormats) {
           CAPTURE(n);
           CAPTURE(k);
           CAPTURE(quantization_name(q));
@@ -252,7 +294,8 @@ TEST_CASE("packing gives the same bytes on every instruction set, those of the d
             for (const auto& part : packed.packed_bytes()) bytes.emplace_back(part.begin(), part.end());
             if (first.empty()) first = bytes;
             CHECK(bytes == first);
-            if (q == Quantization::kInt4) return;
+            if (q == Quantization::kW4A8) check_w4a8(packed, stored);
+            if (q != Quantization::kInt8) return;
             for (int64_t row = 0; row < n; ++row) {
               const auto at = [&](int64_t i) {
                 return dtype == DType::kF32    ? weight[row * k + i]

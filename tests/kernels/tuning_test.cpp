@@ -101,7 +101,8 @@ TEST_CASE("products have the same bytes whatever the caches, on every target") {
                             Format{halves.data(), DType::kBF16, DType::kF32, Quantization::kNone},
                             Format{halves.data(), DType::kBF16, DType::kBF16, Quantization::kNone},
                             Format{halves.data(), DType::kBF16, DType::kF32, Quantization::kInt8},
-                            Format{halves.data(), DType::kBF16, DType::kF32, Quantization::kInt4}}) {
+                            Format{halves.data(), DType::kBF16, DType::kF32, Quantization::kInt4},
+                            Format{halves.data(), DType::kBF16, DType::kF32, Quantization::kW4A8}}) {
       const TensorView view{f.data, f.dtype, kN, kK};
       const PackedLinear weight = PackedLinear::pack({&view, 1}, {}, pool, f.quantization, f.activations);
       for (const int64_t rows : {1, 13, 130}) {

@@ -110,6 +110,7 @@ TEST_CASE("golden models: logits and perplexity of what is rounded stay near tho
     }
     check(name, dir, texts, {Quantization::kInt8}, {0.07, 1.03});
     check(name, dir, texts, {Quantization::kInt4}, {0.5, 1.8});
+    check(name, dir, texts, {Quantization::kW4A8}, {0.5, 1.8});
     if (load_model_config(dir)->dtype == DType::kBF16)
       check(name, dir, texts, {Quantization::kNone, DType::kBF16}, {0.02, 1.01});
   }
@@ -129,6 +130,7 @@ TEST_CASE("the bundled model: logits and perplexity of what is rounded stay near
   }
   check("bundled", dir, texts, {Quantization::kInt8}, {0.06, 1.02});
   check("bundled", dir, texts, {Quantization::kInt4}, {0.25, 1.05});
+  check("bundled", dir, texts, {Quantization::kW4A8}, {0.25, 1.05});
   check("bundled", dir, texts, {Quantization::kNone, DType::kBF16}, {0.02, 1.01});
 }
 

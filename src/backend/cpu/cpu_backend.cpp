@@ -104,9 +104,11 @@ class CpuBackend final : public Backend {
 
   MachineLimits measure_limits() override {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before measure_limits()");
-    const cpu::Rate peak = options_.cpu.quantization == Quantization::kInt8 ? cpu::measure_peak_int8_ops(*pool_)
-                           : options_.dtype == DType::kBF16                 ? cpu::measure_peak_bf16_flops(*pool_)
-                                                                            : cpu::measure_peak_flops(*pool_);
+    const Quantization format = options_.cpu.quantization;
+    const bool is_int8 = format == Quantization::kInt8 || format == Quantization::kW4A8;
+    const cpu::Rate peak = is_int8                          ? cpu::measure_peak_int8_ops(*pool_)
+                           : options_.dtype == DType::kBF16 ? cpu::measure_peak_bf16_flops(*pool_)
+                                                            : cpu::measure_peak_flops(*pool_);
     const int64_t available = available_memory_bytes();
     const cpu::Rate reads = cpu::measure_read_bandwidth(*pool_, available > 0 ? available / 4 : INT64_MAX);
     return {peak.sustained, reads.sustained};

@@ -33,7 +33,7 @@ namespace llmb {
 class CpuOps final : public Ops {
  public:
   // num_scratch: blocks of the KV pool beside kv's. max_position: positions of a step are below it. quantization: of
-  // the weights that make_linear makes: projections, and the vocabulary's in int8 where they have int4. activations:
+  // the weights that make_linear makes: projections, and the vocabulary's in int8 where they are quantised. activations:
   // kBF16: products over bf16 weights, but for routers', round to bf16 what they take; kI8: those over blocks of few
   // bits to int8. Throws std::bad_alloc.
   CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratch, int32_t max_position,

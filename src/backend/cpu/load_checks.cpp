@@ -56,17 +56,6 @@ int num_threads_for(int wanted) {
   return most;
 }
 
-int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization, const WeightFiles* files) {
-  const int64_t stored = stored_weight_bytes(config);
-  if (quantization == Quantization::kNone) {
-    const bool stays_blocks = config.is_dequantised && files != nullptr && files->is_gguf();
-    return stays_blocks ? files->stored_bytes() * 21 / 20 : stored;
-  }
-  const int64_t vocabulary = (config.tie_word_embeddings ? 1 : 2) * int64_t{config.vocab_size} * config.hidden_size;
-  const int64_t projections = stored / dtype_bytes(config.dtype) - vocabulary;
-  return vocabulary + (quantization == Quantization::kInt8 ? projections : projections * 9 / 16);
-}
-
 Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& options, int64_t weights) {
   const int64_t available = available_memory_bytes();
   if (available > 0 && weights >= available)

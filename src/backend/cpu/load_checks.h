@@ -18,9 +18,6 @@ Status check_block_activations(const ModelConfig& config, const LoadOptions& opt
 // Threads for so many that are wanted: more than a few for each core only wait for each other. <= 0: one for each core.
 int num_threads_for(int wanted);
 
-// An estimate of the weights' memory.
-int64_t resident_weight_bytes(const ModelConfig& config, Quantization quantization, const WeightFiles* files);
-
 // The KV pool beside weights of so many bytes. kResourceExhausted: there is no memory for weights, states or pool. Before
 // any weight is read, so that what cannot fit is refused at once.
 Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& options, int64_t weights);

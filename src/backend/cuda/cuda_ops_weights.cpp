@@ -90,6 +90,8 @@ CudaForm CudaOps::form_of(WeightRole role, std::span<const TensorView> parts, in
       return as_int8;
     case Quantization::kInt8:
       return as_int8;
+    case Quantization::kW4A8:  // refused by check_cuda_options
+      break;
   }
   return CudaForm::kNumbers;
 }
