@@ -98,7 +98,7 @@ bench: build
 	@cmake --build $(BUILD) --target tools
 	@ls $(BUILD)/tools
 
-# The CPU benches on this machine, which should do nothing else: 25 minutes; the figures land in data/measurements/.
+# The CPU benches on this machine, which should do nothing else: 30 minutes; the figures land in data/measurements/.
 measure: bench
 	@tools/measure.py --build $(BUILD)
 

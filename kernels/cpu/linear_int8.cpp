@@ -310,7 +310,7 @@ void int8_linear_task_target(const LinearTask& t) {
   const bool is_written_by_tiles = HWY_TARGET <= HWY_AVX3 && has_vnni() && is_whole;
   HWY_ALIGN uint32_t words[kMaxInt8BlockWords][kInt8Width];  // of w4a8
   int64_t block_words = ceil_div(num_words, ceil_div(num_words, int8_block_words(cache_sizes())));
-  if (is_w4a8) block_words = ceil_div(block_words, kGroupWords) * kGroupWords;
+  if (is_w4a8) block_words = num_tiles == 1 ? kLoneW4A8Words : ceil_div(block_words, kGroupWords) * kGroupWords;
   const int64_t word_bytes = is_w4a8 ? kNumberGroupBytes / kGroupWords : kWordBytes;
   for (int64_t word = 0; word < num_words; word += block_words) {
     const int64_t end = std::min(num_words, word + block_words);
