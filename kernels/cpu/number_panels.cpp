@@ -43,8 +43,8 @@ float row_magnitude(const PanelRow& row) {
   return max;
 }
 
-// What rows are multiplied by so that the largest number is `largest`; scales: what numbers are multiplied by. A factor
-// of 0: all zeros, or not finite, which the scale says.
+// A row times its factor has `largest` as its largest magnitude; numbers times its scale are the row. A factor of 0: all
+// zeros, or not finite, which the scale says.
 void find_scales(const PanelRow* rows, int64_t count, float largest, float* factors, float* scales) {
   for (int64_t c = 0; c < count; ++c) {
     const float max = row_magnitude(rows[c]), inverse = largest / max;

@@ -37,7 +37,7 @@ void pack_int8(const PanelRow* rows, int64_t count, uint8_t* panel, float* scale
 void pack_int4(const PanelRow* rows, int64_t count, uint8_t* panel);
 void pack_w4a8(const PanelRow* rows, int64_t count, uint8_t* panel, float* scales, int32_t* sums);
 
-// What stands for a weight: of int8 and w4a8 without the scale of its output feature.
+// A weight as a panel has it; of int8 and w4a8 without the scale of its output feature.
 int32_t int8_number(const uint8_t* panel, int64_t k, int64_t column);
 int32_t w4a8_number(const uint8_t* panel, int64_t k, int64_t column);
 float int4_value(const uint8_t* panel, int64_t k, int64_t column);

@@ -133,7 +133,7 @@ void quantize_int4_target(const float* x, int64_t num_groups, Int4Group* out) {
   for (int64_t i = 0; i < num_groups; ++i) out[i] = quantize_group(x + 32 * i);
 }
 
-// Of a group of which n numbers count.
+// One group, of which n numbers count.
 HWY_INLINE int32_t quantize_w4a8_group(const float* x, int n, float factor, W4A8Group* out) {
   const D d;
   const DI di;
