@@ -346,7 +346,7 @@ class Bench {
 
 int main(int argc, char** argv) {
   llmb::Options o;
-  CLI::App app("Measures prefill and decode steps against the machine's limits. Run it from the top of the source tree.");
+  CLI::App app("Measures prefill and decode steps against the machine's limits. Run it at the top of the source tree.");
   auto* model = app.add_option("-m,--model", o.model_dir, "model directory, weights included");
   app.add_option("--shape", o.shape, "a shape of data/shapes with random weights: smollm2-135m, qwen2.5-0.5b, …")
       ->excludes(model);
