@@ -10,15 +10,14 @@
 //    with AMX, for each 32 k, a chain of the even and one of the odd ones, whose sum is added.
 //    int8: x is rounded to int8, a row with a scale of its own; the sum of products is exact; out = sum · scale of the
 //    feature · scale of the row.
+//    w4a8: as int8, over the whole numbers within ±127 that four bits of a weight and the scale and zero of its group of
+//    kInt4Group k mean (after QServe, Lin et al. 2024).
 //    Blocks (core/block_format.h): as float weights, of the fp32 numbers that they mean; or, where x is rounded to int8
 //    by blocks (has_int8_x), exact sums of products of each part of k, 16 or 32, times its scales, added in fp32 in the
 //    order of k (linear_blocks_int8.cpp): the same bytes on every instruction set.
-//    w4a8: as int8, over the whole numbers within ±127 that four bits of a weight and the scale and zero of its group of
-//    kInt4Group k mean (after QServe, Lin et al. 2024): so its bytes, too, are those of every instruction set.
 //    int4: x stays fp32; one chain for each group of kInt4Group k; sum = sum + scale of the group · chain, in order.
 // 2. Float weights keep their stored dtype; arithmetic is fp32. Parts of different dtypes are packed as fp32. Blocks
-// stay
-//    blocks, panel by panel: a panel that parts of several formats share is fp32.
+//    stay blocks, panel by panel: a panel that parts of several formats share is fp32.
 // 3. Padding (out_features up to a multiple of kPanelWidth) is zero and never reaches an output.
 #pragma once
 
@@ -70,7 +69,7 @@ class PackedLinear {
     return weights_.size_bytes() + scales_.size_bytes() + sums_.size_bytes() + bias_.size_bytes();
   }
   PackedFormat format() const { return format_; }
-  bool rounds_x() const { return rounds_x_; }           // to bf16
+  bool rounds_x() const { return rounds_x_; }  // to bf16
   // x is rounded to int8, a row with a scale of its own.
   bool has_int8_rows() const { return format_ == PackedFormat::kInt8 || format_ == PackedFormat::kW4A8; }
   bool has_int8_x() const { return has_int8_x_; }       // kBlocks: x is rounded to int8 by blocks

@@ -53,6 +53,33 @@ void find_scales(const PanelRow* rows, int64_t count, float largest, float* fact
   }
 }
 
+// Groups of four-bit numbers. quantize: (column, fp32 numbers of its row, how many of them, groups), the numbers zeros up to
+// a whole group; put_scales: (group, column, what stands behind the words)
+template <typename Group, typename Quantize, typename PutScales>
+void pack_groups(const PanelRow* rows, int64_t count, uint8_t* panel, const Quantize& quantize,
+                 const PutScales& put_scales) {
+  constexpr int64_t kGroups = kQuantizedK / kNumberGroup, kWords = kNumberGroup / 8;
+  static_assert(kGroups * kWords * 4 <= kMaxRowBytes);
+  alignas(64) uint8_t numbers[kWidth][kMaxRowBytes] = {};
+  float x[kQuantizedK];
+  Group groups[kGroups];
+  const int64_t size = rows[0].size();
+  for (int64_t k = 0; k < size; k += kQuantizedK) {
+    const int64_t end = std::min(size, k + kQuantizedK), num_groups = ceil_div(end - k, kNumberGroup);
+    for (int64_t c = 0; c < count; ++c) {
+      widen_row(rows[c], k, end, x);
+      std::fill(x + (end - k), x + num_groups * kNumberGroup, 0.0f);
+      quantize(c, x, end - k, groups);
+      for (int64_t g = 0; g < num_groups; ++g) {
+        put_scales(groups[g], c, behind_words(group_at(panel, k + g * kNumberGroup)));
+        std::memcpy(numbers[c] + g * kWords * 4, groups[g].words, kWords * 4);
+      }
+    }
+    for (int64_t g = 0; g < num_groups; ++g)
+      interleave(numbers, g * kWords, (g + 1) * kWords, group_at(panel, k + g * kNumberGroup));
+  }
+}
+
 }  // namespace
 
 float load_element(const TensorView& t, int64_t index) {
@@ -90,53 +117,24 @@ void pack_int8(const PanelRow* rows, int64_t count, uint8_t* panel, float* scale
 }
 
 void pack_int4(const PanelRow* rows, int64_t count, uint8_t* panel) {
-  constexpr int64_t kGroups = kQuantizedK / kNumberGroup, kWords = kNumberGroup / 8;
-  static_assert(kGroups * kWords * 4 <= kMaxRowBytes);
-  alignas(64) uint8_t numbers[kWidth][kMaxRowBytes] = {};
-  float x[kQuantizedK];
-  Int4Group groups[kGroups];
-  const int64_t size = rows[0].size();
-  for (int64_t k = 0; k < size; k += kQuantizedK) {
-    const int64_t end = std::min(size, k + kQuantizedK), num_groups = ceil_div(end - k, kNumberGroup);
-    for (int64_t c = 0; c < count; ++c) {
-      widen_row(rows[c], k, end, x);
-      std::fill(x + (end - k), x + num_groups * kNumberGroup, 0.0f);
-      quantize_int4(x, num_groups, groups);
-      for (int64_t g = 0; g < num_groups; ++g) {
-        std::memcpy(behind_words(group_at(panel, k + g * kNumberGroup)) + c * 2, &groups[g].scale, 2);
-        std::memcpy(numbers[c] + g * kWords * 4, groups[g].words, kWords * 4);
-      }
-    }
-    for (int64_t g = 0; g < num_groups; ++g)
-      interleave(numbers, g * kWords, (g + 1) * kWords, group_at(panel, k + g * kNumberGroup));
-  }
+  pack_groups<Int4Group>(
+      rows, count, panel,
+      [](int64_t, const float* x, int64_t n, Int4Group* out) { quantize_int4(x, ceil_div(n, kNumberGroup), out); },
+      [](const Int4Group& group, int64_t column, uint8_t* at) { std::memcpy(at + column * 2, &group.scale, 2); });
 }
 
 void pack_w4a8(const PanelRow* rows, int64_t count, uint8_t* panel, float* scales, int32_t* sums) {
-  constexpr int64_t kGroups = kQuantizedK / kNumberGroup, kWords = kNumberGroup / 8;
-  alignas(64) uint8_t numbers[kWidth][kMaxRowBytes] = {};
-  float x[kQuantizedK], factors[kWidth];
-  W4A8Group groups[kGroups];
-  const int64_t size = rows[0].size();
+  float factors[kWidth];
   find_scales(rows, count, kLargestW4A8, factors, scales);
-  for (int64_t k = 0; k < size; k += kQuantizedK) {
-    const int64_t end = std::min(size, k + kQuantizedK), num_groups = ceil_div(end - k, kNumberGroup);
-    for (int64_t c = 0; c < count; ++c) {
-      std::fill(groups, groups + num_groups, W4A8Group());  // zeros
-      if (factors[c] != 0) {
-        widen_row(rows[c], k, end, x);
-        std::fill(x + (end - k), x + num_groups * kNumberGroup, 0.0f);
-        sums[c] += quantize_w4a8(x, end - k, factors[c], groups);
-      }
-      for (int64_t g = 0; g < num_groups; ++g) {
-        uint8_t* const bytes = behind_words(group_at(panel, k + g * kNumberGroup)) + c;
-        bytes[0] = groups[g].scale, bytes[kWidth] = groups[g].zero;
-        std::memcpy(numbers[c] + g * kWords * 4, groups[g].words, kWords * 4);
-      }
-    }
-    for (int64_t g = 0; g < num_groups; ++g)
-      interleave(numbers, g * kWords, (g + 1) * kWords, group_at(panel, k + g * kNumberGroup));
-  }
+  pack_groups<W4A8Group>(
+      rows, count, panel,
+      [&](int64_t column, const float* x, int64_t n, W4A8Group* out) {
+        if (factors[column] != 0) sums[column] += quantize_w4a8(x, n, factors[column], out);
+        else std::fill_n(out, ceil_div(n, kNumberGroup), W4A8Group());  // zeros
+      },
+      [](const W4A8Group& group, int64_t column, uint8_t* at) {
+        at[column] = group.scale, at[kWidth + column] = group.zero;
+      });
 }
 
 int32_t int8_number(const uint8_t* panel, int64_t k, int64_t column) {

@@ -13,12 +13,14 @@
 #include "kernels/cpu/paged_attention.h"
 #include "tests/support/check_ok.h"
 #include "tests/support/kernel_support.h"
+#include "tests/support/narrow_room.h"
 #include "tests/support/test_rng.h"
 
 namespace llmb::cpu {
 namespace {
 
 using test::GuardedFloats;
+using test::NarrowRoom;
 using test::same_bytes;
 using test::TestRng;
 
@@ -90,32 +92,6 @@ struct Pool {
   }
 };
 
-// Messages of another size.
-class SmallMessages final : public Collectives {
- public:
-  SmallMessages(std::unique_ptr<Collectives> inner, int64_t room_bytes)
-      : inner_(std::move(inner)), room_bytes_(room_bytes) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  void broadcast(void* data, int64_t bytes, int root) override { inner_->broadcast(data, bytes, root); }
-  void all_reduce(float* data, int64_t count) override { inner_->all_reduce(data, count); }
-  void all_gather(const void* part, int64_t bytes, void* all) override { inner_->all_gather(part, bytes, all); }
-  void* room(int64_t bytes) override {
-    CHECK(bytes <= room_bytes_);
-    ++num_messages;
-    return inner_->room(bytes);
-  }
-  std::span<const void* const> share() override { return inner_->share(); }
-  int64_t room_bytes() const override { return room_bytes_; }
-  void send(const void* data, int64_t bytes, int to) override { inner_->send(data, bytes, to); }
-  void receive(void* data, int64_t bytes, int from) override { inner_->receive(data, bytes, from); }
-  int num_messages = 0;
-
- private:
-  const std::unique_ptr<Collectives> inner_;
-  const int64_t room_bytes_;
-};
-
 struct Params {
   std::vector<float> slopes, sinks;
   AttentionParams params;
@@ -150,7 +126,7 @@ std::vector<float> over_ranks(const Shape& s, const Batch& batch, int32_t num_ra
   std::vector<std::thread> threads;
   for (int32_t r = 0; r < num_ranks; ++r)
     threads.emplace_back([&, r] {
-      SmallMessages messages(SharedRanks::join(*ranks, 0, r), room_bytes);
+      NarrowRoom messages(SharedRanks::join(*ranks, 0, r), room_bytes);
       const Pool pool(s, batch, slice,
                       [&](int32_t p) { return owner_of_position(p, slice, num_ranks) == r; });
       const Params params(s);
@@ -162,7 +138,7 @@ std::vector<float> over_ranks(const Shape& s, const Batch& batch, int32_t num_ra
                             params.params, pool.view, messages, own_threads);
       CHECK(out.guards_untouched());
       outs[static_cast<size_t>(r)] = out.copy();
-      counts[static_cast<size_t>(r)] = messages.num_messages;
+      counts[static_cast<size_t>(r)] = messages.num_turns();
     });
   for (std::thread& thread : threads) thread.join();
   *num_messages += *std::max_element(counts.begin(), counts.end());

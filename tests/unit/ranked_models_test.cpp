@@ -15,6 +15,7 @@
 #include "tests/support/adapted_models.h"
 #include "tests/support/delayed_calls.h"
 #include "tests/support/golden.h"
+#include "tests/support/narrow_room.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/thread_ranks.h"
 #include "tests/unit/golden_answers.h"

@@ -8,7 +8,6 @@
 #include "backend/cpu/open_groups.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
-#include "model/model_weights.h"
 
 namespace llmb {
 
