@@ -66,7 +66,7 @@ class WgmmaConsumer {
   // Called by whole warps, for each buffer of each item once.
   __device__ void release_queries(int buffer) const {
     __syncwarp();
-    if constexpr (W::kQueryBuffers == 1) ptx::bar_arrive(W::kEmptyBarrier, W::kQueryThreads);
+    if constexpr (W::kQueryBuffers == 1) ptx::bar_sync(W::kEmptyBarrier, W::kQueryThreads);
     else release(&state_.queries_empty[buffer]);
   }
   // The queries, the keys at place_, and values.

@@ -21,7 +21,8 @@ struct Wgmma {
   static constexpr int kQueryElements = kGroupRows * kDim;
 
   // One buffer of queries is also where a warp leaves its results: whoever writes there next meets all threads that read
-  // or wrote, at barriers of the block. Two of them come and go by queries_full and queries_empty.
+  // or wrote, at barriers where everyone waits (racecheck does not see bar_arrive). Nobody has anything else to do then.
+  // Two of them come and go by queries_full and queries_empty.
   static constexpr uint32_t kFullBarrier = 6, kEmptyBarrier = 7;
   static constexpr uint32_t kQueryThreads = 320;  // two warps of producers, two groups of consumers
 
@@ -160,7 +161,7 @@ __device__ void produce_queries(const Args<T>& args, T* shared, typename W::Stat
     ptx::cp_async_wait<0>();
     ptx::fence_proxy_async();
     __syncwarp();
-    if (!kHasTwo) ptx::bar_arrive(W::kFullBarrier, W::kQueryThreads);
+    if (!kHasTwo) ptx::bar_sync(W::kFullBarrier, W::kQueryThreads);
     else if (lane == 0) ptx::mbarrier_arrive(&state->queries_full[place.slot]);
     place.advance();
   }
