@@ -105,9 +105,10 @@ class CudaBackend final : public Backend {
     LLMB_CHECK_MSG(!queue.empty(), "nothing in flight");
     const Status status = steps_ ? steps_->wait(output) : guard([&] {
       StepFlight& flight = queue.of(queue.num_fetched);
-      output->device_ms = await(flight);
+      const double device_ms = await(flight);
       read_output(queue, queue.num_fetched, output);
-      splits_.observe(flight.work, output->device_ms);
+      output->device_ms = device_ms;
+      splits_.observe(flight.work, device_ms);
       return Status();
     });
     if (status.ok()) ++queue.num_fetched;
