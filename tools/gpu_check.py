@@ -88,8 +88,8 @@ class Check:
         if code != 0:
             self.failed.append(title)
         text = output.strip()
-        if len(text) > 80000:  # more than all kernels take
-            text = text[:16000] + "\n[…]\n" + text[-64000:]
+        if len(text) > 160000:  # more than all kernels take
+            text = text[:32000] + "\n[…]\n" + text[-128000:]
         self.sections.append(f"## {title}\n\n`{shown}` ({seconds:.0f} s){state}\n\n```\n{text}\n```\n")
         print(f"{title}: exit code {code}, {seconds:.0f} s", flush=True)
         if code != 0:
