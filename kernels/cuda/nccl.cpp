@@ -24,7 +24,8 @@ bool visit_functions(Nccl* table, const Visit& visit) {
          visit(&table->comm_destroy, "ncclCommDestroy") && visit(&table->comm_abort, "ncclCommAbort") &&
          visit(&table->comm_get_async_error, "ncclCommGetAsyncError") && visit(&table->all_reduce, "ncclAllReduce") &&
          visit(&table->all_gather, "ncclAllGather") && visit(&table->broadcast, "ncclBroadcast") &&
-         visit(&table->send, "ncclSend") && visit(&table->receive, "ncclRecv");
+         visit(&table->send, "ncclSend") && visit(&table->receive, "ncclRecv") &&
+         visit(&table->group_start, "ncclGroupStart") && visit(&table->group_end, "ncclGroupEnd");
 }
 
 struct LoadedNccl {
@@ -64,6 +65,8 @@ LoadedNccl load_once() {
   n.receive = [](void* to, size_t count, NcclType type, int peer, NcclComm comm, cudaStream_t stream) {
     return twin::nccl_receive(to, count, static_cast<int>(type), peer, comm, stream);
   };
+  n.group_start = twin::nccl_group_start;
+  n.group_end = twin::nccl_group_end;
   return loaded;
 }
 

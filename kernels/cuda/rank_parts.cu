@@ -14,16 +14,19 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRowsPerBlock = 4;
 
+constexpr int32_t kNone = -1;  // no part is in `out`
+
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    sum_parts_kernel(const T* __restrict__ parts, int32_t num_parts, int64_t count, T* __restrict__ out) {
+    sum_parts_kernel(const T* __restrict__ parts, int32_t num_parts, int32_t own, int64_t count, T* out) {
   ptx::follow_previous_grid();
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
   if (at >= count) return;
+  const auto part_at = [&](int32_t p) { return (p == own ? out : parts + p * count) + at; };
   float sum[kWidth], part[kWidth];
-  load_floats(parts + at, sum);
+  load_floats(part_at(0), sum);
   for (int32_t p = 1; p < num_parts; ++p) {
-    load_floats(parts + p * count + at, part);
+    load_floats(part_at(p), part);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) sum[i] += part[i];
   }
@@ -91,11 +94,17 @@ LaunchShape blocks_of(int64_t items, int per_block, int threads, cudaStream_t st
 
 template <class T>
 void sum_parts(const T* parts, int32_t num_parts, int64_t count, T* out, cudaStream_t stream) {
+  sum_other_parts(parts, num_parts, kNone, count, out, stream);
+}
+
+template <class T>
+void sum_other_parts(const T* parts, int32_t num_parts, int32_t own, int64_t count, T* x, cudaStream_t stream) {
   if (count == 0) return;
-  if (can_pack(count, parts, out))
-    launch_ahead(blocks_of(count / kPackWidth, kThreads, kThreads, stream), sum_parts_kernel<T, kPackWidth>, parts,
-                 num_parts, count, out);
-  else launch_ahead(blocks_of(count, kThreads, kThreads, stream), sum_parts_kernel<T, 1>, parts, num_parts, count, out);
+  const auto run = [&](auto kernel, int64_t threads) {
+    launch_ahead(blocks_of(threads, kThreads, kThreads, stream), kernel, parts, num_parts, own, count, x);
+  };
+  if (can_pack(count, parts, x)) run(sum_parts_kernel<T, kPackWidth>, count / kPackWidth);
+  else run(sum_parts_kernel<T, 1>, count);
 }
 
 void own_tokens(const TokenId* tokens, int64_t begin, int64_t count, int64_t rows, TokenId* out, cudaStream_t stream) {
@@ -126,6 +135,7 @@ void norm_by_sums(T* x, int64_t stride, int64_t width, int64_t rows, const float
 
 #define LLMB_INSTANTIATE(T)                                                                                        \
   template void sum_parts(const T*, int32_t, int64_t, T*, cudaStream_t);                                           \
+  template void sum_other_parts(const T*, int32_t, int32_t, int64_t, T*, cudaStream_t);                            \
   template void square_sums(const T*, int64_t, int64_t, int64_t, float*, cudaStream_t);                            \
   template void norm_by_sums(T*, int64_t, int64_t, int64_t, const float*, int32_t, const float*, float, cudaStream_t)
 LLMB_INSTANTIATE(float);

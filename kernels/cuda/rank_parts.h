@@ -19,6 +19,12 @@ void sum_parts(const T* parts,  // [num_parts, count]
                int32_t num_parts, int64_t count,
                T* out,  // [count]  none of `parts`
                cudaStream_t stream);
+// The same, but part `own` is in `x`.
+template <class T>
+void sum_other_parts(const T* parts,  // [num_parts, count]
+                     int32_t num_parts, int32_t own, int64_t count,
+                     T* x,  // [count]  in and out; none of `parts`
+                     cudaStream_t stream);
 
 // Tokens [begin, begin + count) as rows of a table of these; 0 in place of others.
 void own_tokens(const TokenId* tokens,  // [rows]

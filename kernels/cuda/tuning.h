@@ -99,6 +99,20 @@ constexpr int32_t kInt4OneBlockRows = 64;
 // blocks for 132 SMs still.
 constexpr int32_t kTwoLoraItems = 128, kFourLoraItems = 256;
 
+// ---- calls in which ranks meet (backend/cuda/divided_rows.h). Not measured: NVLink 4 sends 450 GB/s each way, of which
+// NCCL's all-reduce over eight H100 reaches some 350; one call more between kernels of a recording takes about 10 us.
+constexpr double kLinkBytesPerUs = 350e3;
+constexpr double kRankMemoryBytesPerUs = 3.3e6;
+#ifdef LLMB_SIMT
+constexpr double kMeetingUs = 0;
+constexpr int64_t kFewestDividedRows = 3;         // so that tests' small steps are divided, and some rank has no row
+constexpr int64_t kMaxRankPartsBytes = 32 << 10;  // and sums are made in turns
+#else
+constexpr double kMeetingUs = 12;
+constexpr int64_t kFewestDividedRows = 16;
+constexpr int64_t kMaxRankPartsBytes = int64_t{64} << 20;  // of all ranks' parts of a sum, at a time
+#endif
+
 // ---- block_copy
 constexpr int64_t kMaxCopyBlocks = 2048;
 constexpr int64_t kMaxCopyBlocksToHost = 16;  // enough for the link; the rest of the device goes on with the step

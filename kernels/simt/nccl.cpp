@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -146,7 +147,7 @@ void add_up(const Comm& comm, const Chunk& chunk, int type, void* to) {
 // Queues `run` where all buffers are the device's.
 template <typename Run>
 int queue_call(void* handle, cudaStream_t stream, int type,
-               std::initializer_list<std::pair<const void*, size_t>> buffers, const Run& run) {
+               const std::vector<std::pair<const void*, size_t>>& buffers, const Run& run) {
   const auto lock = lock_state();
   const auto state = stream_state(stream);
   if (handle == nullptr || state == nullptr || bytes_of(type) == 0) return kInvalidArgument;
@@ -284,16 +285,83 @@ int nccl_broadcast(const void* from, void* to, size_t count, int type, int root,
   });
 }
 
+namespace {
+
+struct Message {
+  int peer;
+  bool is_sent;
+  void* data;
+  size_t count;
+  int type;
+
+  void pass(Comm& comm) const {
+    const auto bytes = static_cast<int64_t>(count * bytes_of(type));
+    if (is_sent) comm.ranks->send(data, bytes, peer);
+    else comm.ranks->receive(data, bytes, peer);
+  }
+};
+
+struct Group {
+  bool is_open = false;
+  void* comm = nullptr;
+  cudaStream_t stream = nullptr;
+  std::vector<Message> messages;
+};
+
+Group& group() {
+  static thread_local Group instance;
+  return instance;
+}
+
+// Room for messages is small, so whoever sends may wait for the one that receives. All ranks take pairs of ranks in one
+// order, and of a pair the lower rank sends first.
+void pass_in_order(Comm& comm, std::vector<Message> messages) {
+  const int own = comm.ranks->rank();
+  const auto place = [own](const Message& m) {
+    return std::tuple(std::min(own, m.peer), std::max(own, m.peer), m.is_sent != (own < m.peer));
+  };
+  std::stable_sort(messages.begin(), messages.end(),
+                   [&](const Message& a, const Message& b) { return place(a) < place(b); });
+  for (const Message& message : messages) message.pass(comm);
+}
+
+int pass(const Message& message, void* comm, cudaStream_t stream) {
+  if (comm == nullptr || message.peer == static_cast<Comm*>(comm)->ranks->rank()) return kInvalidArgument;
+  Group& open = group();
+  if (!open.is_open)
+    return queue_call(comm, stream, message.type, {{message.data, message.count}},
+                      [=](Comm& c) { message.pass(c); });
+  if (!open.messages.empty() && (open.comm != comm || open.stream != stream)) return kInvalidArgument;
+  open.comm = comm, open.stream = stream;
+  open.messages.push_back(message);
+  return kSuccess;
+}
+
+}  // namespace
+
 int nccl_send(const void* from, size_t count, int type, int peer, void* comm, cudaStream_t stream) {
-  return queue_call(comm, stream, type, {{from, count}}, [=](Comm& c) {
-    c.ranks->send(from, static_cast<int64_t>(count * bytes_of(type)), peer);
-  });
+  return pass({peer, true, const_cast<void*>(from), count, type}, comm, stream);
 }
 
 int nccl_receive(void* to, size_t count, int type, int peer, void* comm, cudaStream_t stream) {
-  return queue_call(comm, stream, type, {{to, count}}, [=](Comm& c) {
-    c.ranks->receive(to, static_cast<int64_t>(count * bytes_of(type)), peer);
-  });
+  return pass({peer, false, to, count, type}, comm, stream);
+}
+
+int nccl_group_start() {
+  if (group().is_open) return kInvalidArgument;
+  group() = {true, nullptr, nullptr, {}};
+  return kSuccess;
+}
+
+int nccl_group_end() {
+  const Group ended = std::exchange(group(), Group());
+  if (!ended.is_open) return kInvalidArgument;
+  if (ended.messages.empty()) return kSuccess;
+  std::vector<std::pair<const void*, size_t>> buffers;
+  for (const Message& message : ended.messages)
+    buffers.emplace_back(message.data, message.count * bytes_of(message.type));
+  return queue_call(ended.comm, ended.stream, kByte, buffers,
+                    [messages = ended.messages](Comm& c) { pass_in_order(c, messages); });
 }
 
 void delay_nccl_calls(uint64_t seed) { delays().seed = seed; }

@@ -28,6 +28,9 @@ int nccl_all_gather(const void* from, void* to, size_t count, int type, void* co
 int nccl_broadcast(const void* from, void* to, size_t count, int type, int root, void* comm, cudaStream_t stream);
 int nccl_send(const void* from, size_t count, int type, int peer, void* comm, cudaStream_t stream);
 int nccl_receive(void* to, size_t count, int type, int peer, void* comm, cudaStream_t stream);
+// Sends and receives of one thread, of one communicator and one stream, with ranks beside its own; nothing else.
+int nccl_group_start();
+int nccl_group_end();
 
 // From now on this process waits at random before it takes part in a call; 0: not.
 void delay_nccl_calls(uint64_t seed);

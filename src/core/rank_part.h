@@ -5,7 +5,8 @@
 // over ranks. Ranks share one set of keys and values where there are fewer of these than ranks, or where that makes
 // their numbers of query heads even. Ranks wait for each other behind attention and behind the MLP, so each of the two
 // is divided evenly by itself. Routers are every rank's. Behind such sums each adds a part of the rows to the residual
-// stream and norms it, on processors (sequence parallel: backend/cpu/cpu_ops_rows.cpp); on GPUs all do all rows.
+// stream and norms it, where there are enough of them (sequence parallel: backend/cpu/cpu_ops_rows.cpp and
+// backend/cuda/divided_rows.h).
 //
 // Pipeline parallel (Narayanan et al. 2021, arXiv:2104.04473): stages of ranks have some layers each, one behind the
 // other, and hand the residual stream on. The first stage embeds tokens, the last one draws them.

@@ -174,7 +174,7 @@ class CudaBackend final : public Backend {
   Status join_ranks() {
     const int64_t max_rows = std::max(options_.max_num_batched_tokens, options_.max_num_samples());
     const CudaRanksLimits limits{max_rows, max_logit_rows(config_, options_), kMaxBestTokens,
-                                 options_.cuda.deterministic};
+                                 options_.cuda.deterministic, dtype_bytes(dtype_)};
     LLMB_ASSIGN_OR_RETURN(ranks_, CudaRanks::join(context_, config_, limits, stream_->get()));
     const auto read = [this](int64_t s, StepOutput* o) -> const GivenTokens& { return read_output(flights_, s, o); };
     steps_.emplace(context_, *ranks_, RankSteps::OnDevice{[this](int64_t s) { return await(flights_.of(s)); }, read});

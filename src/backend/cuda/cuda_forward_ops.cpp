@@ -9,7 +9,6 @@
 #include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/order_columns.h"
 #include "kernels/cuda/layer_norm.h"
-#include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sparse24_pack.h"
 
@@ -27,13 +26,6 @@ cuda::ScaledKv<Code> CudaOps::scaled_kv(int32_t layer) const {
   float* const scales = reinterpret_cast<float*>(kv_pool_.data<uint8_t>() + planes_.bytes(num_blocks_)) +
                         2 * int64_t{groups_.plane(layer)} * size;
   return {kv<Code>(layer, false), kv<Code>(layer, true), scales, scales + size};
-}
-
-void CudaOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) {
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::add_rms_norm(data<float>(residual), data<const T>(delta), data<const float>(weight.rows()), eps, rows,
-                       residual.width, data<T>(out), stream_);
-  });
 }
 
 void CudaOps::multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out) {
@@ -206,7 +198,7 @@ void CudaOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& con
     cuda::mix_experts(weights.gate_up(), weights.down(), config, spec, data<const float>(router_logits),
                       floats(choice_bias), floats(scales), data<const T>(x), rows, data<T>(out), experts_workspace_.data(), stream_);
   });
-  if (ranks_ != nullptr) ranks_->sum(out, rows);
+  sum_over_ranks(out, rows);
 }
 
 void CudaOps::add_gated(Rows x, Rows y, Rows gate, int64_t rows) {
@@ -232,25 +224,6 @@ void CudaOps::add_positions(const LinearWeight& table, int64_t rows, Rows residu
   with_type(options_.dtype, [&]<typename T>(T) {
     cuda::add_embedding(static_cast<const T*>(view(table).weight), step_.positions, rows, residual.width,
                         data<float>(residual), stream_);
-  });
-}
-
-void CudaOps::add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) {
-  with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::add(data<float>(residual), data<const T>(delta), factor, rows * residual.width, data<T>(out), stream_);
-  });
-}
-
-void CudaOps::add_layer_norm(Rows residual, Rows delta, const DeviceBuffer& weight, const DeviceBuffer* bias, float eps,
-                             int64_t rows, Rows out) {
-  const auto* const b = bias != nullptr ? data<const float>(bias->rows()) : nullptr;
-  with_type(options_.dtype, [&]<typename T>(T) {
-    const auto run = [&](auto* to) {
-      cuda::add_layer_norm(data<float>(residual), data<const T>(delta), data<const float>(weight.rows()), b, eps, rows,
-                           residual.width, to, stream_);
-    };
-    if (out.dtype == DType::kF32) run(data<float>(out));
-    else run(data<T>(out));
   });
 }
 

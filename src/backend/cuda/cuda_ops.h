@@ -146,6 +146,7 @@ class CudaOps final : public Ops, public StepParts {
   void add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) override;
   void add_layer_norm(Rows residual, Rows delta, const DeviceBuffer& weight, const DeviceBuffer* bias, float eps,
                       int64_t rows, Rows out) override;
+  void complete_rows(Rows residual, int64_t rows) override;
   void rms_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
                        int64_t rows) override;
   void linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) override;
@@ -200,6 +201,10 @@ class CudaOps final : public Ops, public StepParts {
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
+  // This rank's rows alone, where ranks divide so many; nothing where there are none.
+  void sum_over_ranks(Rows x, int64_t rows);
+  template <typename Body>
+  void make_rows(int64_t rows, Rows out, const Body& body);
   double measure_swap_bytes_per_s();
   CudaForm form_of(WeightRole role, std::span<const TensorView> parts, int64_t out_features) const;
   void upload_rows(const TensorView& part, int64_t first_row, CudaLinear* linear);

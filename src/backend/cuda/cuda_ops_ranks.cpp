@@ -7,14 +7,14 @@ namespace llmb {
 
 void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
   multiply(cuda_linear(weight), x, rows, out);
-  if (ranks_ != nullptr && cuda_linear(weight).is_partial_sum()) ranks_->sum(out, rows);
+  if (cuda_linear(weight).is_partial_sum()) sum_over_ranks(out, rows);
 }
 
 // A rank's part of a sum is added to by adapters before it is summed.
 void CudaOps::adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
   multiply(cuda_linear(weight), x, rows, out);
   lora(product, x, rows, out);
-  if (ranks_ != nullptr && cuda_linear(weight).is_partial_sum()) ranks_->sum(out, rows);
+  if (cuda_linear(weight).is_partial_sum()) sum_over_ranks(out, rows);
 }
 
 // Each row is one rank's; zeros of the others leave it as it is.

@@ -134,6 +134,7 @@ std::unique_ptr<DeviceBuffer> CudaOps::make_vector(const TensorView& values) {
 }
 
 std::unique_ptr<DeviceBuffer> CudaOps::allocate(int64_t rows, int64_t width, DType dtype) {
+  if (ranks_ != nullptr) rows = ranks_->rows_with_room(rows);
   auto buffer = std::make_unique<CudaBuffer>(rows, width, dtype);
   check(cudaMemsetAsync(buffer->rows().data, 0, buffer->resident_bytes(), stream_), "cudaMemsetAsync");
   return buffer;

@@ -7,13 +7,19 @@
 
 #include "backend/cuda/cuda_weights.h"
 #include "kernels/cuda/rank_parts.h"
+#include "kernels/cuda/tuning.h"
 
 namespace llmb {
 
 namespace {
 
-constexpr int64_t kPartsBytes = int64_t{64} << 20;  // of all ranks' parts of a sum, at a time
 constexpr int64_t kPiece = 64;  // elements of a part, or whole multiples of them, at a time
+
+int64_t min_divided_rows(const DeviceCollectives* tensor, const ModelConfig& whole, const CudaRanksLimits& limits) {
+  if (tensor == nullptr) return INT64_MAX;
+  const DividedRowsCase rows{tensor->size(), whole.hidden_size, limits.number_bytes, limits.deterministic};
+  return llmb::min_divided_rows(rows, cuda::tuning::kMeetingUs);
+}
 
 }  // namespace
 
@@ -52,7 +58,8 @@ CudaRanks::CudaRanks(std::shared_ptr<RankContext> context, const ModelConfig& wh
       limits_(limits),
       stream_(stream),
       tensor_(std::move(tensor)),
-      stages_(std::move(stages)) {
+      stages_(std::move(stages)),
+      min_divided_rows_(min_divided_rows(tensor_.get(), whole, limits)) {
   if (tensor_) allocate_parts(whole);
   watch_.emplace(context_, [this] { abort(); });
 }
@@ -60,10 +67,11 @@ CudaRanks::CudaRanks(std::shared_ptr<RankContext> context, const ModelConfig& wh
 void CudaRanks::allocate_parts(const ModelConfig& whole) {
   const int64_t size = tensor_->size();
   tokens_ = cuda::DeviceMemory(limits_.max_num_tokens * int64_t{sizeof(TokenId)});
-  if (limits_.deterministic)
-    parts_ = cuda::DeviceMemory(std::min(
-        kPartsBytes,
-        size * ceil_div(limits_.max_num_tokens * whole.hidden_size, kPiece) * kPiece * int64_t{sizeof(float)}));
+  // Room for a row of all ranks at least, and for no more than a step's.
+  const int64_t row_bytes = size * ceil_div(whole.hidden_size, kPiece) * kPiece * int64_t{sizeof(float)};
+  const int64_t parts_bytes =
+      std::clamp(limits_.max_num_tokens * row_bytes, row_bytes, std::max(row_bytes, cuda::tuning::kMaxRankPartsBytes));
+  if (limits_.deterministic || divides_rows(limits_.max_num_tokens)) parts_ = cuda::DeviceMemory(parts_bytes);
   const cuda::SampleLimits sampled{static_cast<int32_t>(limits_.max_logit_rows)};
   sample_mail_ = cuda::DeviceMemory(size * cuda::sample_mail_bytes(sampled, limits_.max_top));
   cuda::check(cudaMemsetAsync(sample_mail_.data(), 0, static_cast<size_t>(sample_mail_.bytes()), stream_),
@@ -150,6 +158,29 @@ void CudaRanks::sum_in_order(T* x, int64_t count) {
   }
 }
 
+void CudaRanks::sum_own_rows(Rows x, int64_t rows) {
+  with_type(x.dtype, [&]<typename T>(T) { sum_own_in_order(data<T>(x), x.width, rows); });
+}
+
+// Ranks with fewer rows sum what is behind them, too, which nobody looks at.
+template <typename T>
+void CudaRanks::sum_own_in_order(T* x, int64_t width, int64_t rows) {
+  const int64_t size = tensor_->size(), each = rows_of_each(rows, size), row_bytes = width * int64_t{sizeof(T)};
+  const int64_t most = parts_.bytes() / (size * row_bytes);
+  LLMB_CHECK(most > 0);
+  for (int64_t at = 0; at < each; at += most) {
+    const int64_t now = std::min(most, each - at);
+    tensor_->exchange(x + at * width, each * row_bytes, now * row_bytes, parts_.data(), stream_);
+    cuda::sum_other_parts(parts_.data<const T>(), static_cast<int32_t>(size), tensor_->rank(), now * width,
+                          x + (tensor_->rank() * each + at) * width, stream_);
+  }
+}
+
+void CudaRanks::share_rows(Rows x, int64_t rows) {
+  const int64_t each = rows_of_each(rows, tensor_->size());
+  tensor_->all_gather(x.from(tensor_->rank() * each).data, each * x.width * dtype_bytes(x.dtype), x.data, stream_);
+}
+
 const TokenId* CudaRanks::own_tokens(const TokenId* tokens, int64_t rows) {
   cuda::own_tokens(tokens, share_.vocab.begin, share_.vocab.count(), rows, tokens_.data<TokenId>(), stream_);
   return tokens_.data<const TokenId>();
@@ -172,9 +203,18 @@ void CudaRanks::rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weigh
   });
 }
 
+Rows CudaRanks::rows_to_pass_on(Rows residual, int64_t* rows) const {
+  if (!divides_rows(*rows)) return residual;
+  const Range own = own_rows(*rows);
+  *rows = own.count();
+  return residual.from(own.begin);
+}
+
 void CudaRanks::receive(Rows residual, int64_t rows) {
   const RankPart& part = context_->part;
   if (part.is_first_stage()) return;
+  residual = rows_to_pass_on(residual, &rows);
+  if (rows == 0) return;
   stages_->receive(residual.data, rows * residual.width * dtype_bytes(residual.dtype), part.rank - part.stage_size(),
                    stream_);
 }
@@ -182,6 +222,8 @@ void CudaRanks::receive(Rows residual, int64_t rows) {
 void CudaRanks::send(Rows residual, int64_t rows) {
   const RankPart& part = context_->part;
   if (part.is_last_stage()) return;
+  residual = rows_to_pass_on(residual, &rows);
+  if (rows == 0) return;
   stages_->send(residual.data, rows * residual.width * dtype_bytes(residual.dtype), part.rank + part.stage_size(),
                 stream_);
 }

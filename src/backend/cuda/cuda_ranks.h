@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "backend/cuda/device_collectives.h"
+#include "backend/cuda/divided_rows.h"
 #include "backend/cuda/rank_watch.h"
 #include "backend/ranks/rank_context.h"
 #include "core/model_config.h"
@@ -28,6 +29,7 @@ struct CudaRanksLimits {
   int64_t max_logit_rows = 0;
   int32_t max_top = 0;  // of the best tokens of a row
   bool deterministic = false;  // sums are added in the order of ranks, whatever NCCL would do
+  int64_t number_bytes = 2;    // of activations
 };
 
 // Calls queue work and return; they can be recorded. Driven by one thread. Throws CudaError.
@@ -55,6 +57,15 @@ class CudaRanks {
   int32_t num_stages() const { return context_->part.num_stages; }
   // Each element is the sum of all ranks'. fp32: one rank's at most is not zero
   void sum(Rows x, int64_t rows);
+  // Whether each rank sums its own of so many rows alone, which then are alone in what is added to them.
+  bool divides_rows(int64_t rows) const { return rows >= min_divided_rows_; }
+  Range own_rows(int64_t rows) const { return rows_of_rank(rows, tensor_->size(), tensor_->rank()); }
+  // This rank's rows are the sums of all ranks', in the order of ranks; the others are not. REQUIRES, of this and the
+  // next one: x has room for the ranks' rows as rows_with_room() says
+  void sum_own_rows(Rows x, int64_t rows);
+  // Gives the others this rank's rows, and takes theirs.
+  void share_rows(Rows x, int64_t rows);
+  int64_t rows_with_room(int64_t rows) const { return rows_of_each(rows, tensor_->size()) * tensor_->size(); }
   // The tokens as rows of this rank's part of the vocabulary, and zeros where they are in another one's.
   const TokenId* own_tokens(const TokenId* tokens, int64_t rows);
   void clear_other_rows(const TokenId* tokens, int64_t rows, Rows x);
@@ -64,6 +75,7 @@ class CudaRanks {
   void rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows);
 
   // From the rank in this one's place in the stage before, and to that in the next stage; nothing where there is none.
+  // Of rows that are divided, this rank's.
   void receive(Rows residual, int64_t rows);
   void send(Rows residual, int64_t rows);
 
@@ -74,6 +86,9 @@ class CudaRanks {
   void abort();
   template <typename T>
   void sum_in_order(T* x, int64_t count);
+  template <typename T>
+  void sum_own_in_order(T* x, int64_t width, int64_t rows);
+  Rows rows_to_pass_on(Rows residual, int64_t* rows) const;
 
   const std::shared_ptr<RankContext> context_;
   const ModelShare share_;
@@ -81,6 +96,7 @@ class CudaRanks {
   const cudaStream_t stream_;
   const std::unique_ptr<DeviceCollectives> tensor_;  // of those with parts of the same layers; null: it has them whole
   const std::unique_ptr<DeviceCollectives> stages_;  // of all; null: there is one stage
+  const int64_t min_divided_rows_;
   cuda::DeviceMemory tokens_;       // [max_num_tokens]
   cuda::DeviceMemory parts_;        // of sums, of all ranks
   cuda::DeviceMemory sample_mail_;  // [size, sample_mail_bytes]

@@ -86,6 +86,17 @@ void DeviceCollectives::receive(void* data, int64_t bytes, int from, cudaStream_
   check_nccl(nccl().receive(data, static_cast<size_t>(bytes), NcclType::kByte, from, comm_, stream), "ncclRecv");
 }
 
+void DeviceCollectives::exchange(const void* parts, int64_t stride, int64_t bytes, void* out,
+                                 cudaStream_t stream) const {
+  check_nccl(nccl().group_start(), "ncclGroupStart");
+  for (int other = 0; other < size_; ++other) {
+    if (other == rank_) continue;
+    send(static_cast<const char*>(parts) + other * stride, bytes, other, stream);
+    receive(static_cast<char*>(out) + other * bytes, bytes, other, stream);
+  }
+  check_nccl(nccl().group_end(), "ncclGroupEnd");
+}
+
 void DeviceCollectives::abort() {
   std::lock_guard lock(mutex_);
   if (std::exchange(is_aborted_, true)) return;

@@ -42,6 +42,12 @@ class DeviceCollectives {
   void broadcast(void* data, int64_t bytes, int root, cudaStream_t stream) const;
   void send(const void* data, int64_t bytes, int to, cudaStream_t stream) const;
   void receive(void* data, int64_t bytes, int from, cudaStream_t stream) const;
+  // Sends and receives of all with all at a time: part r of `parts` goes to rank r, and part r of `out` is what rank r
+  // gave. This rank's own part is not copied.
+  void exchange(const void* parts,  // [size, stride] bytes, of which the first ones of each count
+                int64_t stride, int64_t bytes,
+                void* out,  // [size, bytes]
+                cudaStream_t stream) const;
 
   // Ends whatever is queued or runs, with any result: for ranks of which one has failed. Nothing is queued any more.
   void abort();
