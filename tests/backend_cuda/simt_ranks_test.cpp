@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/divided_rows.h"
+#include "core/rank_part.h"
 #include "model/config_loader.h"
 #include "tests/support/all_schedules.h"
 #include "tests/support/compare.h"
@@ -23,6 +25,9 @@ namespace llmb::test {
 namespace {
 
 constexpr int32_t kMaxNumBatchedTokens = 64;
+const std::set<std::string> kKinds = {"llama-gqa", "llama-mqa-tied", "qwen2",  "gemma2",     "olmo2",
+                                      "qwen3_moe", "gpt_oss",        "phi3",   "gpt2",       "bloom",
+                                      "falcon",    "starcoder2",     "lfm2",   "deepseek_v3", "qwen3_next"};
 
 LoadOptions rank_options(const std::string& dir, const ModelConfig& config, DType dtype) {
   LoadOptions options;
@@ -73,13 +78,10 @@ std::vector<Generated> answers_of(Backend& backend, const std::vector<GenerateRe
 }  // namespace
 
 TEST_CASE("golden models over two and four GPUs: the reference's tokens and log probabilities, or refused by name") {
-  const std::set<std::string> kinds = {"llama-gqa", "llama-mqa-tied", "qwen2",  "gemma2",     "olmo2",
-                                       "qwen3_moe", "gpt_oss",        "phi3",   "gpt2",       "bloom",
-                                       "falcon",    "starcoder2",     "lfm2",   "deepseek_v3", "qwen3_next"};
   int num_divided = 0;
   for (const std::string& dir : golden_model_dirs()) {
     const std::string name = std::filesystem::path(dir).filename().string();
-    if (!runs_all_schedules() && !kinds.contains(name)) continue;
+    if (!runs_all_schedules() && !kKinds.contains(name)) continue;
     const ModelConfig config = config_of_dir(dir);
     const auto lines = short_lines(dir);
     for (const int32_t size : {2, 4}) {
@@ -130,6 +132,63 @@ TEST_CASE("deterministic: bytes do not depend on the timing of any call, nor on 
       CHECK((answers == expected));
     }
   }
+}
+
+// On the host layer ranks divide the rows of steps of 3 and more (kernels/cuda/tuning.h): with four of them some have one
+// row, or none, and sums of long steps are made in turns.
+TEST_CASE("norms of a part of the rows on each GPU: the bytes of norms of all rows on all of them") {
+  int num_divided = 0;
+  for (const std::string& dir : golden_model_dirs()) {
+    const std::string name = std::filesystem::path(dir).filename().string();
+    if (!runs_all_schedules() && !kKinds.contains(name)) continue;
+    const ModelConfig config = config_of_dir(dir);
+    std::vector<GenerateRequest> requests = requests_of(short_lines(dir, 2));
+    requests.resize(std::min<size_t>(requests.size(), 3));
+    for (const int32_t size : {2, 4}) {
+      if (!check_ranks(config, size, 1).ok()) continue;
+      if (size == 4 && !runs_all_schedules() && num_divided % 4 != 0) continue;
+      CAPTURE(name);
+      CAPTURE(size);
+      ForkedRanksOptions ranks;
+      ranks.tensor_size = size;
+      LoadOptions options = rank_options(dir, config, num_divided % 2 == 0 ? DType::kF32 : DType::kBF16);
+      options.cuda.deterministic = true;
+      const auto divided = answers_of(*load_forked_ranks(ranks, config, options), requests);
+      options.max_num_seqs = options.max_num_batched_tokens = 2;
+      const auto backend = load_forked_ranks(ranks, config, options);
+      CHECK((generate_at_random(*backend, requests, 2, 2, 1) == divided));
+      ++num_divided;
+    }
+  }
+  MESSAGE(num_divided << " divided");
+  CHECK(num_divided >= 14);
+}
+
+TEST_CASE("rows are divided from where that saves time: sooner with more ranks, and with sums in their order") {
+  int64_t before = INT64_MAX;
+  for (const int64_t size : {2, 4, 8}) {
+    const DividedRowsCase in_order{size, 8192, 2, /*deterministic=*/true}, by_nccl{size, 8192, 2, false};
+    const int64_t rows = min_divided_rows(in_order, 12);
+    CHECK(rows < before);
+    CHECK(rows < min_divided_rows(by_nccl, 12));
+    CHECK(min_divided_rows({size, 1024, 2, true}, 12) > 7 * rows);
+    CHECK(saved_us_of_row(in_order) * static_cast<double>(rows) >= 12);
+    CHECK(saved_us_of_row(in_order) * static_cast<double>(rows - 1) < 12);
+    before = rows;
+  }
+  CHECK(before < 64);
+  CHECK(min_divided_rows({1, 8192, 2, true}, 12) == INT64_MAX);  // nothing is saved
+  for (const int64_t size : {1, 2, 3, 8})
+    for (const int64_t rows : {0, 1, 2, 3, 7, 8, 9, 64}) {
+      int64_t next = 0;
+      for (int64_t rank = 0; rank < size; ++rank) {
+        const Range own = rows_of_rank(rows, size, rank);
+        CHECK(own.begin == next);
+        CHECK(own.count() <= rows_of_each(rows, size));
+        next = own.end;
+      }
+      CHECK(next == rows);
+    }
 }
 
 TEST_CASE("sampling: what is drawn, also over an int8 KV cache, is what one GPU draws") {

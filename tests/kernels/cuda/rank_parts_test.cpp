@@ -44,6 +44,15 @@ TEST_CASE_TEMPLATE("sum_parts adds in the order of parts and rounds once", T, fl
       CHECK(out.holds(expected));
       CHECK(out.check_guards());
       CHECK(p.holds(parts));
+      for (int32_t own = 0; own < num_parts; ++own) {
+        const auto from = parts.begin() + own * count;
+        std::vector<T> others = parts;
+        std::fill_n(others.begin() + own * count, count, from_float<T>(1e4f));
+        DeviceArray<T> other_parts(others), x(std::vector<T>(from, from + count));
+        sum_other_parts(other_parts.data(), num_parts, own, count, x.data(), nullptr);
+        CHECK(x.holds(expected));
+        CHECK(x.check_guards());
+      }
     }
 }
 

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -107,6 +108,51 @@ TEST_CASE("the twin: messages go from rank to rank in order") {
     if (rank < 2) nccl().send(rank > 0 ? second.data() : first.data(), 2, NcclType::kF32, rank + 1, comm, nullptr);
     return rank == 0 || second.holds(std::vector<float>{0.5f, 7});
   }));
+}
+
+TEST_CASE("the twin: in a group all send to all at a time, more than there is room for, in a stream and in a recording") {
+  for (const int size : {1, 2, 4}) {
+    CAPTURE(size);
+    CHECK(run_ranks(size, [&](NcclComm comm, int rank) {
+      constexpr size_t kCount = 900'000;
+      cudaStream_t stream = nullptr;
+      check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+      const auto all = static_cast<size_t>(size) * kCount;
+      std::vector<float> given(all), expected(all, -1);
+      for (size_t i = 0; i < all; ++i) given[i] = static_cast<float>(rank * 100 + static_cast<int>(i / kCount));
+      for (int from = 0; from < size; ++from)
+        if (from != rank)
+          std::fill_n(expected.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(from) * kCount), kCount,
+                      static_cast<float>(from * 100 + rank));
+      DeviceArray<float> parts(given), got(std::vector<float>(all, -1));
+      const auto queue = [&] {
+        bool is_right = nccl().group_start() == kNcclSuccess && nccl().group_start() != kNcclSuccess;
+        for (int other = 0; other < size; ++other) {
+          const auto at = static_cast<size_t>(other) * kCount;
+          const bool takes = nccl().send(parts.data() + at, kCount, NcclType::kF32, other, comm, stream) == kNcclSuccess;
+          is_right = is_right && takes == (other != rank);
+          if (takes) nccl().receive(got.data() + at, kCount, NcclType::kF32, other, comm, stream);
+        }
+        return is_right && nccl().group_end() == kNcclSuccess && nccl().group_end() != kNcclSuccess;
+      };
+      bool is_right = queue();
+      check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+      is_right = is_right && got.holds(expected);
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t executable = nullptr;
+      check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+      is_right = queue() && is_right;
+      check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+      check(cudaGraphInstantiate(&executable, graph), "cudaGraphInstantiate");
+      check(cudaMemsetAsync(got.data(), 0, all * sizeof(float), stream), "cudaMemsetAsync");
+      check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+      check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+      for (size_t i = 0; i < kCount; ++i) expected[static_cast<size_t>(rank) * kCount + i] = 0;
+      is_right = is_right && got.holds(expected) && got.check_guards();
+      cudaGraphExecDestroy(executable), cudaGraphDestroy(graph), cudaStreamDestroy(stream);
+      return is_right;
+    }));
+  }
 }
 
 TEST_CASE("the twin: ranks that make different calls, and an abort, end in an error and not in a wait") {
