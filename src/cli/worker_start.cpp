@@ -2,10 +2,10 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -56,27 +56,56 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return all;
 }
 
-// The signals that this process handles or ignores have their usual meaning again, but for those that it inherited.
-// memory: another descriptor that the process gets; -1: none
-int spawn(std::vector<std::string> arguments, std::vector<std::string> environment, int socket, int memory,
-          pid_t* pid) {
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t attributes;
-  posix_spawn_file_actions_init(&files);
-  posix_spawnattr_init(&attributes);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawn_file_actions_adddup2(&files, socket, kSocket);
-  if (memory >= 0) posix_spawn_file_actions_adddup2(&files, memory, kMemory);
+// The descriptors that the process gets; memory: -1: none
+struct Descriptors {
+  int socket, memory;
+};
+
+bool take(int from, int to) { return ::dup2(from, to) == to; }
+
+bool take_file(const char* path, int flags, int to) {
+  const int fd = ::open(path, flags);
+  if (fd == to) return true;
+  const bool is_taken = fd >= 0 && take(fd, to);
+  ::close(fd);
+  return is_taken;
+}
+
+// In the new process, whose memory is still its parent's: nothing here changes any. Gives an error number.
+int become(char* const* arguments, char* const* environment, const Descriptors& gets) {
+  // First of all: a process that is stopped ahead of this would outlive its parent until it goes on.
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
+  struct sigaction usual = {}, now = {};
+  usual.sa_handler = SIG_DFL;
+  for (int number = 1; number < NSIG; ++number)
+    if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN)
+      ::sigaction(number, &usual, nullptr);
+  if (!take_file("/dev/null", O_RDONLY, STDIN_FILENO) || !take_file("/dev/null", O_WRONLY, STDOUT_FILENO) ||
+      !take(gets.socket, kSocket) || (gets.memory >= 0 && !take(gets.memory, kMemory)))
+    return errno;
   sigset_t none;
   sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  // Also where the program's file has been replaced meanwhile.
-  const int error = ::posix_spawn(pid, "/proc/self/exe", &files, &attributes, pointers(arguments).data(),
-                                  pointers(environment).data());
-  posix_spawn_file_actions_destroy(&files);
-  posix_spawnattr_destroy(&attributes);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execve("/proc/self/exe", arguments, environment);  // also where the program's file has been replaced meanwhile
+  return errno;
+}
+
+// The signals that this process handles have their usual meaning again. Gives an error number; 0: it runs.
+int spawn(std::vector<std::string> arguments, std::vector<std::string> environment, const Descriptors& gets,
+          pid_t* pid) {
+  const std::vector<char*> argument_list = pointers(arguments), variables = pointers(environment);
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // no handler of this process runs in the other one
+  volatile int error = 0;
+  *pid = ::vfork();
+  if (*pid == 0) {
+    error = become(argument_list.data(), variables.data(), gets);
+    ::_exit(1);
+  }
+  if (*pid < 0) error = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (*pid > 0 && error != 0) ::waitpid(*pid, nullptr, 0);
   return error;
 }
 
@@ -98,7 +127,7 @@ Result<StartedProcess> start_again(int argc, const char* const* argv, std::strin
       program_invocation_name, std::string(flag),
       std::to_string(index) + "/" + std::to_string(count) + "/" + std::to_string(::getpid())};
   arguments.insert(arguments.end(), argv + 1, argv + argc);
-  const int error = spawn(std::move(arguments), std::move(environment), theirs.get(), shared.get(), &process.pid);
+  const int error = spawn(std::move(arguments), std::move(environment), {theirs.get(), shared.get()}, &process.pid);
   if (error != 0) return device_error(std::string("cannot start a process: ") + ::strerror(error));
   return process;
 }
@@ -117,8 +146,7 @@ std::optional<Place> take_arguments(std::string_view flag, int* argc, const char
   *argv += 2;
   // The job passes on what it is told, and ends its processes; a terminal tells all of them.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) ::signal(number, SIG_IGN);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(0);
+  if (::getppid() != parent) ::_exit(0);  // it ended before this process could ask to end with it
   ::fcntl(kSocket, F_SETFD, FD_CLOEXEC);
   run_on(divide_cores(usable_cpus(), count)[static_cast<size_t>(index)]);
   return Place{index, count};

@@ -59,6 +59,29 @@ TEST_CASE("random kills and stops of ranks: nothing is lost, twice or changed, o
   MESSAGE(num_jobs << " jobs, " << num_faults << " runs that ended with exit code 9: nothing lost, twice or changed");
 }
 
+TEST_CASE("a rank that is stopped before its first line has run ends with its job, which is killed") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), greedy_lines(4));
+  for (int i = 0; i < 5; ++i) {
+    StartedRun run({dir.file("in.jsonl"), "-o", dir.file("out.jsonl"), "--tensor-parallel-size", "2"}, "cpu");
+    std::vector<pid_t> ranks;
+    while ((ranks = run.ranks()).empty() && !run.has_ended()) continue;
+    REQUIRE(ranks.size() == 1);
+    ::kill(ranks[0], SIGSTOP);
+    ::kill(run.pid(), SIGKILL);
+    CHECK(run.wait().exit_code == 137);
+    // Nothing is left to be stopped: who ends is gone, or waits to be looked at by whoever adopted it.
+    const std::string stat = "/proc/" + std::to_string(ranks[0]) + "/stat";
+    const auto lives = [&] {
+      const std::string text = read_file(stat);
+      return !text.empty() && text.find(") Z ") == std::string::npos;
+    };
+    for (int j = 0; j < 500 && lives(); ++j) ::usleep(10'000);
+    CHECK_FALSE(lives());
+    ::kill(ranks[0], SIGKILL);
+  }
+}
+
 TEST_CASE("a rank that is stopped while it loads: exit code 9 within the watchdog, and its name") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), greedy_lines(60));
