@@ -39,7 +39,7 @@ struct Nccl {
   NcclResult (*broadcast)(const void* from, void* to, size_t count, NcclType, int root, NcclComm, cudaStream_t);
   NcclResult (*send)(const void* from, size_t count, NcclType, int peer, NcclComm, cudaStream_t);
   NcclResult (*receive)(void* to, size_t count, NcclType, int peer, NcclComm, cudaStream_t);
-  // What is sent and received between these two goes both ways at a time.
+  // Messages between these two calls go both ways at a time.
   NcclResult (*group_start)();
   NcclResult (*group_end)();
 };

@@ -9,7 +9,7 @@
 
 namespace llmb {
 
-// What decides it. A row of products has `width` numbers of `number_bytes` each.
+// The sizes that decide it. A row of products has `width` numbers of `number_bytes` each.
 //
 // For each such byte a rank is sent, over its link,
 //     sums in the order of ranks:   size - 1   where all do all rows,  2 (size - 1) / size  where rows are divided
