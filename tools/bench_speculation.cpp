@@ -380,9 +380,7 @@ int main(int argc, char** argv) {
   CLI::App app("what speculation saves, in paired runs");
   app.add_option("--case", options.cases, "stories, shape, copies, auto; default: all");
   app.add_option("--pairs", options.pairs, "of runs; default 5");
-  app.add_option("--batches", options.batches, "up to 8; default: stories 1,4, else 1,4,8")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 8));
+  app.add_option("--batches", options.batches, "default: stories 1,4, else 1,4,8")->delimiter(',')->check(CLI::Range(1, 8));
   app.add_option("--model-dir", options.model_dir, "of the stories");
   app.add_option("--draft", options.draft_dir, "its draft model");
   app.add_option("--heads", options.heads_dir, "its Medusa heads (tools/train/train_heads.py); default: none");

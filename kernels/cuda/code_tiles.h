@@ -32,22 +32,32 @@ struct Shape {
   using Codes = CodesOfWeight;
   static constexpr int kRows = kNumRows, kRowTiles = kRows / 8;
   static constexpr int kUnitBytes = Codes::kUnitBytes, kXElements = kRows * kUnitK;  // of a unit
-  static constexpr int kUnits = kRows <= 32 ? 2 : 1;                                 // of a stage
-  static constexpr int kMaxStages = kRows <= 64 ? 8 : 4;  // as many begin by way of registers, less one
+  // A stage costs some 60 instructions beside its units, and few rows of small units are bound by instructions.
+  static constexpr bool kHasFour =
+      kRows <= 16 && kMinStages * 4 * (kUnitBytes + 2 * kXElements) <= tuning::kInt4RingBytes;
+  static constexpr int kUnits = kHasFour ? 4 : kRows <= 32 ? 2 : 1;
+  static constexpr int kMaxStages = kHasFour || kRows > 64 ? 4 : 8;  // as many begin by way of registers, less one
   static constexpr int kStageBytes = kUnits * (kUnitBytes + 2 * kXElements);
 };
 
-__device__ __forceinline__ void wait_for_all_but(int num_groups) {
-  switch (num_groups) {
-    case 1:
-      return ptx::cp_async_wait<1>();
-    case 2:
-      return ptx::cp_async_wait<2>();
+// Until the oldest of the stages under way has landed.
+template <class S>
+__device__ __forceinline__ void wait_for_stage(int num_stages) {
+  if constexpr (S::kMaxStages <= 4) {
+    if (num_stages == 3) ptx::cp_async_wait<1>();
+    else ptx::cp_async_wait<2>();
+    return;
+  }
+  switch (num_stages) {
     case 3:
-      return ptx::cp_async_wait<3>();
+      return ptx::cp_async_wait<1>();
     case 4:
-      return ptx::cp_async_wait<4>();
+      return ptx::cp_async_wait<2>();
     case 5:
+      return ptx::cp_async_wait<3>();
+    case 6:
+      return ptx::cp_async_wait<4>();
+    case 7:
       return ptx::cp_async_wait<5>();
     default:
       return ptx::cp_async_wait<6>();
@@ -66,11 +76,15 @@ class UnitLoader {
   __device__ __forceinline__ void load(uint8_t* stage) {
     constexpr int kBytes = kUnits * kUnitBytes, kPassBytes = kThreads * 16;
     uint8_t* const to = stage + threadIdx.x * 16;
+    const auto copy_below = [&](int end) {
 #pragma unroll
-    for (int at = 0; at < kBytes; at += kPassBytes) {
-      const bool is_in_stage = at + kPassBytes <= kBytes || static_cast<int>(threadIdx.x) * 16 < kBytes - at;
-      if (is_in_stage && bytes_left_ > at) ptx::cp_async16(to + at, from_ + at);
-    }
+      for (int at = 0; at < kBytes; at += kPassBytes) {
+        const bool is_in_stage = at + kPassBytes <= kBytes || static_cast<int>(threadIdx.x) * 16 < kBytes - at;
+        if (is_in_stage && end > at) ptx::cp_async16(to + at, from_ + at);
+      }
+    };
+    if (bytes_left_ >= kBytes) copy_below(kBytes);  // most stages, without a comparison for each piece
+    else copy_below(bytes_left_);
     from_ += kBytes;
     bytes_left_ -= kBytes;
   }
@@ -256,17 +270,25 @@ __device__ __forceinline__ void multiply_units(Loader<T, S>& loader, int num_sta
   int tile = begin / num_steps, step = begin % num_steps, first_step = step;
   uint8_t *stage = ring, *next_stage = last_stage;
   for (int unit = begin; unit < end;) {
-    wait_for_all_but(num_stages - 2);
+    wait_for_stage<S>(num_stages);
     __syncthreads();  // every thread's copies have landed, and nobody reads the stage that is filled next
     loader.load_weights(next_stage);
     loader.load_x(next_stage);
     ptx::cp_async_commit();  // an empty group keeps the count
-#pragma unroll 1
-    for (int u = 0; u < S::kUnits; ++u) {
-      if (unit == end) break;
+    const auto add_unit = [&](int u) {
       sums.add_unit(stage + u * S::kUnitBytes,
                     stage + S::kUnits * S::kUnitBytes + u * (S::kXElements * int{sizeof(T)}));
-      ++unit, ++step;
+    };
+    for (int u = 0; u < S::kUnits && unit < end;) {
+      const int count = min(S::kUnits - u, min(end - unit, num_steps - step));  // until the tile or the stage ends
+      if (S::kHasFour && count == S::kUnits) {
+#pragma unroll
+        for (int i = 0; i < S::kUnits; ++i) add_unit(i);
+      } else {
+#pragma unroll 1
+        for (int i = 0; i < count; ++i) add_unit(u + i);
+      }
+      u += count, unit += count, step += count;
       if (step < num_steps && unit < end) continue;
       end_part(sums, tile, first_step, step);
       sums.clear();
