@@ -124,7 +124,9 @@ Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_s
     if (layer.intermediate_size > 0) return refused("MLPs of several sizes");
   const int64_t kv = config.num_key_value_heads;
   if (!can_divide_groups(kv, config.num_attention_heads / kv, tensor_size))
-    return cannot_divide("num_attention_heads", config.num_attention_heads, tensor_size);
+    return unsupported("num_attention_heads " + std::to_string(config.num_attention_heads) + " over " +
+                       std::to_string(kv) + " sets of keys and values cannot be divided among " +
+                       std::to_string(tensor_size) + " ranks");
   if (config.intermediate_size > 0 && config.intermediate_size < tensor_size)
     return cannot_divide("intermediate_size", config.intermediate_size, tensor_size);
   const int64_t shared = config.experts.shared_intermediate_size, experts = config.experts.num_experts;

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "model/config_loader.h"
 #include "tests/support/golden.h"
 #include "tests/support/plan_builder.h"
+#include "tests/support/thread_ranks.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmb::test {
@@ -22,10 +24,12 @@ using Text = std::vector<TokenId>;
 struct Rounding {
   Quantization quantization;
   DType activations = DType::kF32;
+  int32_t num_ranks = 1;
 
   std::string name() const {
-    return quantization != Quantization::kNone ? quantization_name(quantization)
-                                               : std::string("activations in ") + dtype_name(activations);
+    const std::string what = quantization != Quantization::kNone ? quantization_name(quantization)
+                                                                 : std::string("activations in ") + dtype_name(activations);
+    return what + " over " + std::to_string(num_ranks);
   }
 };
 
@@ -33,13 +37,14 @@ struct Rounding {
 std::vector<std::vector<float>> distributions(const std::string& dir, const std::vector<Text>& texts,
                                               const Rounding& rounding) {
   const ModelConfig config = load_model_config(dir).value();
-  const auto backend = make_cpu_backend();
+  const std::unique_ptr<Backend> backend =
+      rounding.num_ranks > 1 ? std::unique_ptr<Backend>(make_thread_ranks(rounding.num_ranks)) : make_cpu_backend();
   LoadOptions options;
   options.model_dir = dir;
   options.max_num_seqs = 32;
   options.max_num_batched_tokens = 512;
   options.max_model_len = config.max_position_embeddings;
-  options.num_threads = 2;
+  options.num_threads = rounding.num_ranks > 1 ? 1 : 2;
   options.cpu.quantization = rounding.quantization;
   options.dtype = rounding.activations;
   const Status status = backend->load(config, options);
@@ -132,6 +137,10 @@ TEST_CASE("the bundled model: logits and perplexity of what is rounded stay near
   check("bundled", dir, texts, {Quantization::kInt4}, {0.25, 1.05});
   check("bundled", dir, texts, {Quantization::kW4A8}, {0.25, 1.05});
   check("bundled", dir, texts, {Quantization::kNone, DType::kBF16}, {0.02, 1.01});
+  texts.resize(2);  // each token is a step, in which ranks wait for each other
+  check("bundled", dir, texts, {Quantization::kInt8, DType::kF32, 2}, {0.06, 1.02});
+  check("bundled", dir, texts, {Quantization::kInt4, DType::kF32, 2}, {0.25, 1.05});
+  check("bundled", dir, texts, {Quantization::kW4A8, DType::kF32, 4}, {0.25, 1.05});
 }
 
 }  // namespace llmb::test

@@ -27,9 +27,10 @@ const std::string kPlain = "/data/fixtures/models/llama-gqa";
 
 // The first two tokens of answers to a model's longer golden lines, each asked `times`, in steps of max_tokens at most.
 std::string bytes_in_steps(RankedBackend& backend, const std::string& dir, const ModelConfig& config,
-                           int32_t max_tokens, size_t times = 1) {
+                           int32_t max_tokens, size_t times = 1, Quantization quantization = Quantization::kNone) {
   LoadOptions options = rank_golden_options(dir, config);
   options.max_num_batched_tokens = max_tokens;
+  options.cpu.quantization = quantization;
   const Status status = backend.load(config, options);
   REQUIRE_MESSAGE(status.ok(), status.message());
   std::vector<GenerateRequest> requests;
@@ -181,6 +182,21 @@ TEST_CASE("adapters: PEFT's tokens and log probabilities over ranks, and over st
       }
     }
   }
+}
+
+TEST_CASE("weights of few bits over ranks: one set of bytes, whatever the steps") {
+  for (const std::string name : {"llama-gqa", "qwen3_moe", "deepseek_v3", "qwen3_next"})
+    for (const Quantization quantization : {Quantization::kInt8, Quantization::kInt4, Quantization::kW4A8})
+      for (const int32_t size : {2, 4}) {
+        const std::string dir = source_dir() + "/data/fixtures/models/" + name;
+        const auto config = load_model_config(dir);
+        REQUIRE(config.ok());
+        if (!check_ranks(*config, size, 1).ok()) continue;
+        CAPTURE(dir);
+        CAPTURE(static_cast<int>(quantization));
+        CHECK((bytes_in_steps(*make_thread_ranks(size), dir, *config, 64, 1, quantization) ==
+               bytes_in_steps(*make_thread_ranks(size), dir, *config, 7, 1, quantization)));
+      }
 }
 
 TEST_CASE("each rank keeps its share of the weights and no more") {
