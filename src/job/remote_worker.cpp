@@ -59,7 +59,7 @@ class RemoteWorker {
     if (order.role != WorkerRole::kWhole && worker.info().block_bytes == 0)
       return JobStop{JobEnd::kOptionRefused,
                      "`prefill_workers`: a prompt's part of this model cannot be moved to another worker: not where layers "
-                     "have a recurrent state, from ranks, or on a GPU"};
+                     "have a recurrent state, nor from ranks"};
     if (order.role == WorkerRole::kPrefill) prompt_block_size_ = worker.info().kv.block_size;
     if (const Status status = check_inventory(options_.model, model_.inventory); !status.ok())
       return model_stop(status);

@@ -8,6 +8,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "core/layer_groups.h"
 #include "model/config_loader.h"
+#include "tests/support/check_ok.h"
 #include "tests/support/cut_rows.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/scheduled_run.h"
@@ -86,6 +87,50 @@ TEST_CASE("wherever in a block a row is cut, it goes on behind what it had, and 
     const CutRows cut = check_cut_rows(*ample, *small, config, 14, {10, 11, 12}, 26);
     CHECK(cut.num_preemptions > 0);
     CHECK(cut.num_swaps_in > 0);
+  }
+}
+
+// A prompt of two blocks and a bit: one backend computes it, another one is given the blocks and goes on.
+TEST_CASE("blocks that another backend gave hold what they held there; plans in flight see what was there before") {
+  const std::pair<const char*, DType> cases[] = {
+      {"qwen2", DType::kBF16}, {"qwen2", DType::kI8}, {"qwen2", DType::kF8}, {"deepseek_v3", DType::kBF16}};
+  for (const auto& [model, kv_dtype] : cases) {
+    CAPTURE(model);
+    CAPTURE(dtype_name(kv_dtype));
+    std::vector<TokenId> prompt;
+    for (int i = 0; i < 21; ++i) prompt.push_back((7 * i + 3) % 60);
+    SampleRow greedy;
+    greedy.num_logprobs = 5;
+    const auto run = [](Backend& backend, const StepPlan& plan, bool waits = true) {
+      StepOutput output;
+      check_ok(backend.submit(plan));
+      if (waits) check_ok(backend.wait(&output));
+      return output.top_logprobs;
+    };
+    const auto first = load(model, kv_dtype, 20, 1), second = load(model, kv_dtype, 30, 1);
+    const auto size = static_cast<size_t>(first->info().block_bytes);
+    REQUIRE(size > 0);
+    REQUIRE(second->info().block_bytes == first->info().block_bytes);
+    run(*first, PlanBuilder(8).add(prompt, 0, 16, {11, 5}, {}).plan());
+    std::vector<uint8_t> bytes(2 * size), zeros(2 * size);
+    first->read_blocks(std::vector<BlockId>{11, 5}, bytes);
+    const auto expected = run(*first, PlanBuilder(8).add(prompt, 16, 5, {11, 5, 3}, greedy).plan());
+    REQUIRE_FALSE(expected.empty());
+    second->write_host_blocks(std::vector<BlockId>{1, 4}, bytes);
+    StepPlan plan = PlanBuilder(8).add(prompt, 16, 5, {20, 2, 9}, greedy).plan();
+    plan.swaps_in = {{0, 1, 20}, {0, 4, 2}};
+    run(*second, plan, /*waits=*/false);
+    second->write_host_blocks(std::vector<BlockId>{4, 1}, zeros);
+    StepOutput output;
+    check_ok(second->wait(&output));
+    CHECK(output.top_logprobs == expected);
+    CHECK(run(*second, plan) != expected);  // of zeros
+    const std::vector<uint8_t> swapped(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size));
+    second->write_host_blocks(std::vector<BlockId>{1}, swapped);
+    run(*second, plan);
+    std::vector<uint8_t> read(size);
+    second->read_blocks(std::vector<BlockId>{20}, read);
+    CHECK(read == swapped);
   }
 }
 

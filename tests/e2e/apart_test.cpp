@@ -83,6 +83,37 @@ TEST_CASE("the bundled model: prompts apart from answers give the bytes of one p
   CHECK(line["settings"]["device"].get<std::string>().starts_with("1 prefill and 1 decode workers"));
 }
 
+TEST_CASE("two GPUs of the host layer: the bytes of one, and blocks were moved") {
+  const TemporaryDirectory dir;
+  std::string lines;
+  for (int i = 0; i < 9; ++i) {
+    std::vector<int> prompt;
+    for (int t = 0; t < 9 + i * 11 % 40; ++t) prompt.push_back((7 * (i / 4) + 5 * t + i) % 60);
+    json line = {{"prompt_token_ids", prompt}, {"max_tokens", 3 + i % 6}, {"ignore_eos", true}, {"logprobs", 2}};
+    if (i % 3 == 0) line["temperature"] = 0;
+    if (i % 5 == 2) line["n"] = 2;
+    lines += line.dump() + "\n";
+  }
+  const auto run = [&](const std::string& model, int num_gpus, const std::vector<std::string>& more) {
+    return run_process(
+        with({"env", "LLMB_SIMT_DEVICES=" + std::to_string(num_gpus), binary_dir() + "/tests/gpu_program", "-m",
+              source_dir() + "/data/fixtures/models/" + model, "--tokenizer", kModel, "--progress", "none", "--device",
+              "cuda", "--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--threads", "1",
+              "--kv-cache-memory-bytes", "2000000", "--deterministic", "--order", "input"},
+             more),
+        lines);
+  };
+  for (const std::string model : {"llama-gqa", "gpt_oss"}) {
+    CAPTURE(model);
+    const ProcessResult alone = run(model, 1, {});
+    REQUIRE_MESSAGE(alone.exit_code == 0, alone.err);
+    const ProcessResult two = run(model, 2, with(apart(1, 1), {"--metrics", dir.file(model)}));
+    CHECK_MESSAGE(two.exit_code == 0, two.err);
+    CHECK(stable_output(two.out) == stable_output(alone.out));
+    CHECK(json::parse(read_file(dir.file(model)))["kv_blocks_swapped_in"] > 0);
+  }
+}
+
 TEST_CASE("the ledger device: every batching mode, with records' times too") {
   const Job job;
   for (const int num_rows : {0, 1, 90}) {

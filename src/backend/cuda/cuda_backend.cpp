@@ -25,8 +25,6 @@
 #include "backend/ranks/ranked_backend.h"
 #include "base/clock.h"
 #include "base/thread_pool.h"
-#include "core/request.h"
-#include "core/resolve_step.h"
 #include "kernels/cuda/hopper.h"
 #include "model/model_weights.h"
 #include "model/quantization_config.h"
@@ -65,8 +63,7 @@ class CudaBackend final : public Backend {
 
   OwnDrafts own_drafts() {
     if (num_own_drafts() == 0) return {};
-    is_fed_ = true;
-    own_drafts_.forget_all();  // of one before
+    is_fed_ = true, own_drafts_.forget_all();  // of one before
     const auto submit_one = [this](const StepPlan& plan) { return submit_to(own_drafts_, plan); };
     const auto wait_for_one = [this](StepOutput* output) { return wait_for(own_drafts_, output); };
     return {std::make_unique<OwnQueue>(info_, num_own_drafts(), submit_one, wait_for_one),
@@ -83,6 +80,12 @@ class CudaBackend final : public Backend {
 
   Status submit(const StepPlan& plan) override { return submit_to(flights_, plan); }
   Status wait(StepOutput* output) override { return wait_for(flights_, output); }
+  void read_blocks(std::span<const BlockId> blocks, std::span<uint8_t> bytes) override {
+    ops_->read_blocks(blocks, bytes.data());
+  }
+  void write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes) override {
+    ops_->write_host_blocks(blocks, bytes);
+  }
 
  private:
   Status guard(const auto& body) const { return guarded_as_rank(context_.get(), body); }
@@ -133,8 +136,7 @@ class CudaBackend final : public Backend {
       files.emplace(std::move(opened));
     }
     LLMB_ASSIGN_OR_RETURN(device_, open_cuda_device(index_));
-    config_ = own_ = config;
-    options_ = options;
+    config_ = own_ = config, options_ = options;
     if (context_) LLMB_RETURN_IF_ERROR(take_share());
     dtype_ = options.dtype.value_or(config.gpu_dtype());
     kv_dtype_ = options.kv_cache_dtype.value_or(dtype_);
@@ -279,12 +281,11 @@ class CudaBackend final : public Backend {
     stream_->synchronize();
   }
 
-  static constexpr cuda::SampleNeeds kAllNeeds{true, true, true, true, true};
-
   void record(const Recording& step) {
     const auto rows = static_cast<int32_t>(step.size);
     const StepShape shape{rows, rows, rows, step.second};
-    ops_->set_step(ops_->stage().arrays(shape, step.kind), step.needs_all ? kAllNeeds : cuda::SampleNeeds());
+    const cuda::SampleNeeds all{true, true, true, true, true};
+    ops_->set_step(ops_->stage().arrays(shape, step.kind), step.needs_all ? all : cuda::SampleNeeds());
     if (CudaAdapters* const adapters = ops_->adapters()) adapters->record_step(shape, step.has_adapters);
     graphs_.record(step, stream_->get(), [&] { run(rows, rows, step.num_layers, step.kind.is_mtp); });
   }

@@ -156,22 +156,6 @@ void CudaOps::set_kv_pool(int32_t num_blocks) {
   num_blocks_ = num_blocks;
 }
 
-void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
-  int32_t num_blocks = std::min(num_host_blocks(info->kv, load), options_.limits.max_num_host_blocks);
-  if (states_) num_blocks = 0;
-  try {
-    host_pool_ = cuda::PinnedMemory(info->kv.bytes_per_block() * num_blocks);
-  } catch (const cuda::CudaError& e) {
-    log_warning(std::string("no pinned memory for swapped blocks, so preempted requests are computed again (") +
-                e.what() + "); lower --swap-space");
-    num_blocks = 0;
-  }
-  if (all_ranks_ != nullptr) num_blocks = all_ranks_->least(num_blocks);
-  if (num_blocks == 0) return;
-  info->num_host_blocks = num_host_blocks_ = num_blocks;
-  info->swap_bytes_per_s = measure_swap_bytes_per_s();
-}
-
 Status CudaOps::add_states(const LoadOptions& load, BackendInfo* info) {
   if (!config_.has_states()) return {};
   const bool alternates = all_ranks_ != nullptr && all_ranks_->num_stages() > 1;
@@ -186,42 +170,6 @@ Status CudaOps::add_states(const LoadOptions& load, BackendInfo* info) {
 
 void CudaOps::add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes, std::optional<LoraShare> rank) {
   adapters_.emplace(config_, options_.dtype, std::move(library), max_bytes, options_.limits, stream_, std::move(rank));
-}
-
-// 0: not known.
-double CudaOps::measure_swap_bytes_per_s() {
-  const int64_t bytes = std::min({int64_t{16} << 20, host_pool_.bytes(), kv_pool_.bytes()});
-  const cuda::Event begin(cudaEventDefault), end(cudaEventDefault);
-  for (int round = 0; round < 2; ++round) {  // the first one is slower
-    begin.record(stream_);
-    cuda::check(cudaMemcpyAsync(host_pool_.data(), kv_pool_.data(), bytes, cudaMemcpyDeviceToHost, stream_),
-                "cudaMemcpyAsync");
-    end.record(stream_);
-  }
-  end.synchronize();
-  float ms = 0;
-  cuda::check(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime");
-  return ms > 0 ? static_cast<double>(bytes) * 1000 / static_cast<double>(ms) : 0;
-}
-
-void CudaOps::copy_blocks(const StepPlan& plan) {
-  if (states_) states_->copy_slots(plan);
-  const cuda::BlockPair *copies = step_.copies, *out = copies + step_.num_copies, *in = out + step_.num_swaps_out;
-  // begin, host_begin: where the pools' parts begin, of which a block has block_bytes in each of so many arrays.
-  const auto copy = [&](int64_t begin, int64_t host_begin, int64_t num_arrays, int64_t block_bytes) {
-    const auto num_planes = static_cast<int32_t>(num_arrays);
-    const cuda::BlockPool pool{kv_pool_.data<uint8_t>() + begin, num_blocks_ * block_bytes, block_bytes};
-    const cuda::BlockPool host{host_pool_.data<uint8_t>() + host_begin, num_host_blocks_ * block_bytes, block_bytes,
-                               /*on_host=*/true};
-    cuda::block_copy(pool, host, num_planes, block_bytes, out, step_.num_swaps_out, stream_);
-    cuda::block_copy(pool, pool, num_planes, block_bytes, copies, step_.num_copies, stream_);
-    cuda::block_copy(host, pool, num_planes, block_bytes, in, step_.num_swaps_in, stream_);
-  };
-  copy(0, 0, planes_.num_arrays(), planes_.block_bytes());
-  if (has_scaled_kv())
-    copy(planes_.bytes(num_blocks_), planes_.bytes(num_host_blocks_), planes_.num_arrays(),
-         int64_t{options_.block_size} * config_.num_key_value_heads * int64_t{sizeof(float)});
-  if (config_.mtp.is_used) copy(hidden_begin(num_blocks_), hidden_begin(num_host_blocks_), 1, hidden_block_bytes());
 }
 
 void CudaOps::resolve_step() {

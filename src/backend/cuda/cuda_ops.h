@@ -113,6 +113,9 @@ class CudaOps final : public Ops, public StepParts {
   }
   // The tokens that the head of a layer behind the last one knows, which spread_logits() is then called with.
   void set_head_tokens(std::span<const TokenId> tokens);
+  // Of Backend's functions, as which they are ordered. REQUIRES: info.block_bytes > 0 behind add_host_pool()
+  void read_blocks(std::span<const BlockId> blocks, uint8_t* bytes);
+  void write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes);
   // Work before the forward pass: copies of blocks and states, penalties of unseen tokens, and places of rows and
   // tokens, where they go on from what the step before gave; and behind it, what this one gives. resolve_step and give_tokens can be
   // recorded with the forward pass.
@@ -201,6 +204,11 @@ class CudaOps final : public Ops, public StepParts {
   void sample(Rows logits, int64_t first_sample, int64_t rows) override;
 
  private:
+  struct Region;
+  struct HostWrite;
+  template <typename Body>
+  void for_each_region(const Body& body) const;
+  void write_now(const HostWrite& write);
   // This rank's rows alone, where ranks divide so many; nothing where there are none.
   void sum_over_ranks(Rows x, int64_t rows);
   template <typename Body>
@@ -296,6 +304,7 @@ class CudaOps final : public Ops, public StepParts {
   cuda::DeviceMemory kv_pool_;
   cuda::PinnedMemory host_pool_;
   int32_t num_host_blocks_ = 0;
+  std::optional<cuda::Stream> block_reads_;  // once blocks were read
   std::optional<CudaAdapters> adapters_;
   std::optional<CudaPooling> pooling_;  // none: steps give tokens
   std::optional<CudaStates> states_;  // none: no layer has one
