@@ -284,7 +284,7 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->option_text("N [1]");
   app.add_option("--prefill-workers", o.job.num_prefill_workers,
                  "Compute prompts in P workers, and answers behind them in those of --decode-workers (else 1): long prompts "
-                 "hold up no answer; changes no byte. On the CPU")
+                 "hold up no answer; changes no byte (on GPUs, one for each worker, with --deterministic)")
       ->check(integer_in(1, 128))
       ->group(group)
       ->option_text("P");

@@ -1,14 +1,10 @@
 #include "backend/cuda/cuda_ops.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "backend/cuda/cuda_weights.h"
 #include "backend/cuda/memory_plan.h"
-#include "base/log.h"
-#include "kernels/cuda/block_copy.h"
 #include "kernels/cuda/resolve_step.h"
 #include "model/rope_table.h"
 

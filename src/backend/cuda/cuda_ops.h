@@ -113,7 +113,7 @@ class CudaOps final : public Ops, public StepParts {
   }
   // The tokens that the head of a layer behind the last one knows, which spread_logits() is then called with.
   void set_head_tokens(std::span<const TokenId> tokens);
-  // Of Backend's functions, as which they are ordered. REQUIRES: info.block_bytes > 0 behind add_host_pool()
+  // Ordered as Backend says of functions with these names. REQUIRES: info.block_bytes > 0 behind add_host_pool()
   void read_blocks(std::span<const BlockId> blocks, uint8_t* bytes);
   void write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes);
   // Work before the forward pass: copies of blocks and states, penalties of unseen tokens, and places of rows and

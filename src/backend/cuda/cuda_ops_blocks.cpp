@@ -41,6 +41,8 @@ void CudaOps::for_each_region(const Body& body) const {
 void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
   int32_t num_blocks = std::min(num_host_blocks(info->kv, load), options_.limits.max_num_host_blocks);
   if (states_) num_blocks = 0;
+  else if (all_ranks_ == nullptr)
+    for_each_region([&](const Region& r) { info->block_bytes += r.num_arrays * r.block_bytes; });
   try {
     host_pool_ = cuda::PinnedMemory(info->kv.bytes_per_block() * num_blocks);
   } catch (const cuda::CudaError& e) {
@@ -52,7 +54,6 @@ void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
   if (num_blocks == 0) return;
   info->num_host_blocks = num_host_blocks_ = num_blocks;
   info->swap_bytes_per_s = measure_swap_bytes_per_s();
-  if (all_ranks_ == nullptr) for_each_region([&](const Region& r) { info->block_bytes += r.num_arrays * r.block_bytes; });
 }
 
 // 0: not known.
@@ -100,7 +101,8 @@ void CudaOps::read_blocks(std::span<const BlockId> blocks, uint8_t* bytes) {
 }
 
 void CudaOps::write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes) {
-  auto write = std::make_unique<HostWrite>(HostWrite{*this, {blocks.begin(), blocks.end()}, {bytes.begin(), bytes.end()}});
+  auto write = std::make_unique<HostWrite>(*this, std::vector(blocks.begin(), blocks.end()),
+                                           std::vector(bytes.begin(), bytes.end()));
   const auto run = [](void* data) {
     const std::unique_ptr<HostWrite> owned(static_cast<HostWrite*>(data));
     owned->ops.write_now(*owned);
