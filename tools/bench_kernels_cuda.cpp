@@ -37,6 +37,7 @@
 #include "tools/cuda_bench_states.h"
 #include "tools/cuda_bench_steps.h"
 #include "tools/cuda_bench_texts.h"
+#include "tools/cuda_bench_w4a8.h"
 #include "tools/cuda_bench_wide.h"
 
 namespace llmb::bench {
@@ -64,7 +65,7 @@ struct Options {
                                   "silu_mul",    "embedding",       "gather_rows",  "sample",
                                   "block_copy",  "resolve_step",    "lora",         "more",
                                   "linear_int4", "linear_fp8",      "states",       "wide",
-                                  "texts",       "linear_sparse24", "int8_groups"};
+                                  "texts",       "linear_sparse24", "int8_groups",  "w4a8"};
   std::string shape = "llama-3.1-8b";
 
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
@@ -168,6 +169,7 @@ class KernelCases {
         sparse24_cases(bench_, &linear_, what, n, k, rows, x, out);
       if (options_.wants("int8_groups") && out_dtype != DType::kF32)
         bytes_cases(bench_, &linear_, is_hopper_, {what, n, k, rows}, x, out);
+      if (options_.wants("w4a8") && out_dtype != DType::kF32) w4a8_case({what, n, k, rows}, x, out);
     }
   }
 
@@ -202,6 +204,15 @@ class KernelCases {
     if (wgmma8_ && !takes_wgmma) time("linear_int8_wgmma", true, false);
     if (takes_wgmma && rows > cuda::tuning::kMaxInt8FewRows) time("linear_int8_lt", false, true);
     if (takes_wgmma || rows > cuda::tuning::kMaxInt8FewRows) time("linear_int8_own", false, false);
+  }
+
+  void w4a8_case(const ProductShape& shape, const Copies& x, const Copies& out) {
+    cuda::LinearInt8Lt lt(std::min(shape.rows * shape.n, cuda::tuning::kMaxInt8Sums));
+    w4a8_cases(bench_, shape, x, out, [&](const cuda::Int8View& weight, const cuda::Int8Rows& rounded) {
+      if (wgmma8_) return wgmma8_->run(weight, rounded, shape.rows, out.at<T>(0), bench_.stream());
+      if (lt.run(weight, rounded, shape.rows, out.at<T>(0), bench_.stream())) return;
+      cuda::linear_int8(weight, rounded, shape.rows, out.at<T>(0), bench_.stream());
+    });
   }
 
   void norm_case(int64_t rows) {
@@ -328,7 +339,7 @@ int run(const Options& options, Settings settings) {
     KernelCases cases(bench, options, shape);
     bench.measure_limits(shape.is_tiny() ? 1 << 16 : int64_t{1} << 30, [&] { return cases.matrix_flops_per_s(); });
     const auto is_wanted = [&](const char* op) { return options.wants(op); };
-    const auto products = {"linear", "linear_int4", "linear_fp8", "linear_sparse24", "int8_groups"};
+    const auto products = {"linear", "linear_int4", "linear_fp8", "linear_sparse24", "int8_groups",  "w4a8"};
     if (std::any_of(products.begin(), products.end(), is_wanted)) cases.linear_cases();
     if (options.wants("paged_attention"))
       attention_cases(bench, {shape.name, shape.heads, shape.kv_heads, shape.head_dim, shape.is_tiny()});

@@ -18,6 +18,10 @@ def few_bits_targets(rows, attention, add, missing):
         shapes = [shape for shape in products if f" {m}x" in shape]
         beside(f"int8 products with the rounding of their rows, M = {m}, the worst shape",
                [(rows.get(("linear_int8", shape)), rows[("linear", shape)]) for shape in shapes], least)
+    for m, least in [(1, 1.5), (16, 1.5), (64, 1.0), (128, 1.0), (256, 1.0), (512, 1.0), (4096, 1.3)]:
+        shapes = [shape for shape in products if f" {m}x" in shape]
+        beside(f"w4a8 products with the rounding of their rows, M = {m}, the worst shape",
+               [(rows.get(("linear_w4a8", shape)), rows[("linear", shape)]) for shape in shapes], least)
     for m, least in [(1, 1.0), (16, 1.0), (32, 1.0), (64, 1.0), (256, 1.0), (512, 1.3), (4096, 1.3)]:
         shapes = [shape for shape in products if f" {m}x" in shape]
         beside(f"fp8 products, with the rounding of their rows from 33 on, M = {m}, the worst shape",

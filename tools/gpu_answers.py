@@ -15,7 +15,7 @@ SAMPLING = [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.9, "n": 3}, {"te
             {"use_beam_search": True, "n": 4}, {"temperature": 0, "repetition_penalty": 1.2, "stop": ["."]},
             {"temperature": 0.7, "min_p": 0.05, "best_of": 4}, {"adapter": "french"}, {"adapter": "roman", "temperature": 0.5}]
 FORMATS = [["--dtype", "bfloat16"], ["--dtype", "float32"], ["--dtype", "bfloat16", "--quantization", "int8"],
-           ["--dtype", "bfloat16", "--quantization", "fp8"],
+           ["--dtype", "bfloat16", "--quantization", "fp8"], ["--dtype", "bfloat16", "--quantization", "w4a8"],
            ["--dtype", "bfloat16", "--kv-cache-dtype", "int8"], ["--dtype", "bfloat16", "--kv-cache-dtype", "fp8"]]
 SCHEDULES = [[], ["--max-num-seqs", "5", "--max-num-batched-tokens", "37"], ["--no-enable-prefix-caching"],
              ["--num-gpu-blocks-override", "48", "--preemption", "recompute"],

@@ -42,6 +42,12 @@ __device__ __forceinline__ int block_of(int num_units, int unit) {
   return static_cast<int>(((static_cast<uint32_t>(unit) + 1) * gridDim.x - 1) / static_cast<uint32_t>(num_units));
 }
 
+// Sums on their way through memory as fp32; whole numbers keep their bits.
+__device__ __forceinline__ float as_float(float sum) { return sum; }
+__device__ __forceinline__ float as_float(int32_t sum) { return __int_as_float(sum); }
+__device__ __forceinline__ void add(float& sum, float more) { sum += more; }
+__device__ __forceinline__ void add(int32_t& sum, float more) { sum += __float_as_int(more); }
+
 // Leaves the sums of a part of a tile's units in memory. Whether the tile's other parts are there, too: then this
 // block gets their sum, in the order of k.
 template <class T, class S>
@@ -57,7 +63,7 @@ __device__ __forceinline__ bool combine(const Args<T, typename S::Codes>& args, 
     if (sums->row(j) < args.rows) {
       const auto& value = sums->of(j);
       __stcg(place(static_cast<int>(blockIdx.x), is_first_part, j),
-             make_float4(value[0], value[1], value[2], value[3]));
+             make_float4(as_float(value[0]), as_float(value[1]), as_float(value[2]), as_float(value[3])));
     }
   __threadfence();
   __syncthreads();
@@ -87,7 +93,8 @@ __device__ __forceinline__ bool combine(const Args<T, typename S::Codes>& args, 
 #pragma unroll
         for (int j = 0; j < kTiles; ++j) {
           auto& value = sums->of(tiles + j);
-          value[0] += more[i][j].x, value[1] += more[i][j].y, value[2] += more[i][j].z, value[3] += more[i][j].w;
+          add(value[0], more[i][j].x), add(value[1], more[i][j].y);
+          add(value[2], more[i][j].z), add(value[3], more[i][j].w);
         }
     }
   }
@@ -124,12 +131,14 @@ __global__ void __launch_bounds__(kThreads, 2)
                  });
 }
 
+inline int64_t num_blocks(int64_t num_units, const LinearCodesOptions& options) {
+  return std::clamp<int64_t>(num_units / kMinUnits, 1, int64_t{options.num_sms} * options.blocks_per_sm);
+}
+
 template <class T, class S>
 void launch_rows(Args<T, typename S::Codes> args, const LinearCodesOptions& options, cudaStream_t stream) {
   args.num_stages = num_stages<S>(options.ring_bytes);
-  const int64_t num_blocks =
-      std::clamp<int64_t>(args.num_units / kMinUnits, 1, int64_t{options.num_sms} * options.blocks_per_sm);
-  launch_ahead({dim3(static_cast<unsigned>(num_blocks)), dim3(kThreads),
+  launch_ahead({dim3(static_cast<unsigned>(num_blocks(args.num_units, options))), dim3(kThreads),
                 static_cast<size_t>(args.num_stages) * S::kStageBytes, stream},
                linear_codes_kernel<T, S>, args);
 }
@@ -143,18 +152,24 @@ void launch_any(const Args<T, Codes>& args, const LinearCodesOptions& options, c
   launch_rows<T, Shape<128, Codes>>(args, options, stream);
 }
 
+// Units and the memory of sums, of `args` with its shape.
+template <class T, class Codes>
+void share_out(Args<T, Codes>* args, const Workspace& workspace, const LinearCodesOptions& options) {
+  const int64_t steps = num_steps(args->in_features), units = num_tiles(args->out_features) * steps;
+  LLMB_CHECK(units * options.num_sms * options.blocks_per_sm <= UINT32_MAX);
+  args->num_units = static_cast<int32_t>(units);
+  args->num_steps = static_cast<int32_t>(steps);
+  args->partials = workspace.partials.data<float4>();
+  args->counters = workspace.counters.data<int32_t>();
+}
+
 // The whole product, kMaxRows rows at a time. `args` has the weight, its scales and bias, and its shape.
 template <class T, class Codes, class Out>
 void run(Args<T, Codes> args, const T* x, int64_t rows, Out* out, const Workspace& workspace,
          const LinearCodesOptions& options, cudaStream_t stream) {
   if (args.out_features == 0) return;
-  const int64_t steps = num_steps(args.in_features), units = num_tiles(args.out_features) * steps;
-  LLMB_CHECK(units * options.num_sms * options.blocks_per_sm <= UINT32_MAX);
+  share_out(&args, workspace, options);
   args.is_float = std::is_same_v<Out, float>;
-  args.num_units = static_cast<int32_t>(units);
-  args.num_steps = static_cast<int32_t>(steps);
-  args.partials = workspace.partials.data<float4>();
-  args.counters = workspace.counters.data<int32_t>();
   for (int64_t first = 0; first < rows; first += kMaxRows) {
     args.x = x + first * args.in_features;
     args.out = out + first * args.out_features;

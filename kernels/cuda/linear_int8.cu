@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "core/types.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/int8_output.h"
 #include "kernels/cuda/mma_tiles.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/ptx.h"
@@ -27,12 +28,6 @@ using ManyGroupedRows = Tiling<64, 128, 2, 4, 4>;
 
 __device__ __forceinline__ const Int8Pair* pairs_of(const int8_t* values) {
   return reinterpret_cast<const Int8Pair*>(values);
-}
-
-// Not one fused multiply and add: the CPU's bits.
-__device__ __forceinline__ float output_of(int32_t sum, float scale, float x_scale, const float* bias) {
-  const float value = __fmul_rn(__fmul_rn(static_cast<float>(sum), scale), x_scale);
-  return bias == nullptr ? value : __fadd_rn(value, *bias);
 }
 
 // Calls write(row, column, sum) for each output of the block's tile.
@@ -54,7 +49,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
     linear_int8_kernel(Int8View weight, Int8Rows x, Out* out, int64_t rows) {
   for_each_sum<Tile>(weight, x, rows, [&](int64_t row, int64_t col, int32_t sum) {
     const float* const bias = weight.bias == nullptr ? nullptr : weight.bias + col;
-    out[row * weight.out_features + col] = from_float<Out>(output_of(sum, weight.scales[col], x.scales[row], bias));
+    out[row * weight.out_features + col] = from_float<Out>(int8_output(sum, weight.scales[col], x.scales[row], bias));
   });
 }
 
@@ -83,7 +78,7 @@ __global__ void __launch_bounds__(kScaleThreads)
 #pragma unroll
   for (int i = 0; i < kPackWidth; ++i) {
     const float* const bias = weight.bias == nullptr ? nullptr : weight.bias + column + i;
-    outputs[i] = output_of(own.values[i], weight.scales[column + i], x_scale, bias);
+    outputs[i] = int8_output(own.values[i], weight.scales[column + i], x_scale, bias);
   }
   store_floats(outputs, out + row * weight.out_features + column);
 }
@@ -111,7 +106,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
     if (row >= tile.num_rows || to_col >= out_features) return;
     const float* const bias = biases == nullptr ? nullptr : biases + to_col;
     out[(tile.first_row + row) * out_features + to_col] =
-        from_float<Out>(output_of(sum, scales[to_col], x.scales[row_of(row)], bias));
+        from_float<Out>(int8_output(sum, scales[to_col], x.scales[row_of(row)], bias));
   });
 }
 
@@ -201,7 +196,7 @@ __global__ void __launch_bounds__(kFewThreads, 2)
     if (feature >= weight.out_features) continue;
     const float* const bias = weight.bias == nullptr ? nullptr : weight.bias + feature;
     out[row * weight.out_features + feature] =
-        from_float<Out>(output_of(sums[i], weight.scales[feature], x.scales[row], bias));
+        from_float<Out>(int8_output(sums[i], weight.scales[feature], x.scales[row], bias));
   }
 }
 

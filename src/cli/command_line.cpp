@@ -59,8 +59,8 @@ void add_model_options(CLI::App& app, Options& o) {
       ->group("Model")
       ->option_text("auto|unfused|fma|bf16-dot|bf16-amx [auto]");
   app.add_option("--quantization", o.job.load.cpu.quantization,
-                 "Quantise weights while they load: int8 and w4a8 (CPU; four bits) round activations to int8, too, int4 does "
-                 "not; fp8 (GPU): e4m3")
+                 "Quantise weights while they load: int8 and w4a8 (four bits) round activations to int8, too, int4 does not; fp8 "
+                 "(GPU): e4m3")
       ->transform(one_of<Quantization>(
           {{"none", Quantization::kNone}, {"int8", Quantization::kInt8}, {"int4", Quantization::kInt4},
            {"w4a8", Quantization::kW4A8}, {"fp8", Quantization::kFp8}}))

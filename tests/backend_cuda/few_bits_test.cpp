@@ -10,6 +10,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "kernels/cuda/linear_w4a8.h"
 #include "kernels/cuda/tuning.h"
 #include "model/config_loader.h"
 #include "tests/support/check_ok.h"
@@ -80,17 +81,20 @@ void check_schedules(const Model& m) {
   }
 }
 
-TEST_CASE("int8 weights: dense models and experts") {
-  for (const char* name : {"llama-gqa", "gpt2", "mixtral"}) {
-    CAPTURE(name);
-    Model m(name);
-    m.options.cpu.quantization = Quantization::kInt8;
-    const auto plain = loaded(make_cuda_backend(0), m.config, Model(name).options);
-    const auto gpu = loaded(make_cuda_backend(0), m.config, m.options);
-    CHECK(gpu->info().weight_bytes < plain->info().weight_bytes / 2);  // of fp32
-    check_near_cpu(m);
-    check_schedules(m);
-  }
+TEST_CASE("int8 and w4a8 weights: dense models and experts") {
+  for (const char* name : {"llama-gqa", "gpt2", "mixtral"})
+    for (const Quantization quantization : {Quantization::kInt8, Quantization::kW4A8}) {
+      CAPTURE(name);
+      CAPTURE(quantization_name(quantization));
+      Model m(name);
+      m.options.cpu.quantization = quantization;
+      const auto plain = loaded(make_cuda_backend(0), m.config, Model(name).options);
+      const auto gpu = loaded(make_cuda_backend(0), m.config, m.options);
+      if (quantization == Quantization::kInt8)  // units of w4a8 are larger than these matrices
+        CHECK(gpu->info().weight_bytes < plain->info().weight_bytes / 2);  // of fp32
+      check_near_cpu(m);
+      check_schedules(m);
+    }
 }
 
 TEST_CASE("int4 weights: near the CPU's answers, and the same bytes whatever the schedule") {
@@ -141,6 +145,19 @@ TEST_CASE("int4 weights in a step of more rows than are multiplied by codes") {
   Model m("llama-gqa");
   m.options.cpu.quantization = Quantization::kInt4;
   check_many_rows(m, 0.01);
+}
+
+// Numbers are written to memory there, whether the run is deterministic or not.
+TEST_CASE("w4a8 weights: steps of more rows than are multiplied by codes give the same bytes") {
+  Model m("llama-gqa");
+  m.options.cpu.quantization = Quantization::kW4A8;
+  m.options.max_num_batched_tokens = 2 * cuda::LinearW4A8::kMaxRows;
+  const std::vector<GenerateRequest> few = m.requests;
+  while (m.requests.size() < 20) m.requests.insert(m.requests.end(), few.begin(), few.end());
+  const auto gpu = loaded(make_cuda_backend(0), m.config, m.options);
+  const auto expected = generate_one_by_one(*gpu, few, kMaxNumBatchedTokens);
+  const auto actual = generate_at_random(*gpu, m.requests, m.options.max_num_batched_tokens, 20, 5);
+  for (size_t i = 0; i < actual.size(); ++i) CHECK(actual[i] == expected[i % few.size()]);
 }
 
 TEST_CASE("fp8 weights: near the answers of 16-bit weights, and the same bytes whatever the schedule") {
@@ -204,8 +221,6 @@ TEST_CASE("what only the CPU has is refused by name") {
   CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("int4") != std::string::npos);
   m.options.cpu.quantization = Quantization::kFp8;
   CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("fp8") != std::string::npos);
-  m.options.cpu.quantization = Quantization::kW4A8;
-  CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("w4a8") != std::string::npos);
   m = Model("llama-gqa");
   m.options.kv_cache_dtype = DType::kBF16;
   CHECK(make_cuda_backend(0)->load(m.config, m.options).message().find("kv-cache-dtype") != std::string::npos);

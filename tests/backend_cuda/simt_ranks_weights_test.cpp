@@ -75,7 +75,7 @@ std::string fixture(const std::string& name) { return source_dir() + "/data/fixt
 TEST_CASE("int8, int4 and fp8 weights, dense and experts: about as far from 16-bit weights as on one GPU") {
   for (const std::string name : {"llama-gqa", "mixtral"}) {
     const std::vector<Generated> exact = Model(fixture("models/" + name), DType::kBF16).alone();
-    for (const Quantization quantization : {Quantization::kInt8, Quantization::kInt4, Quantization::kFp8}) {
+    for (const Quantization quantization : {Quantization::kInt8, Quantization::kInt4, Quantization::kW4A8, Quantization::kFp8}) {
       CAPTURE(name);
       CAPTURE(std::string(quantization_name(quantization)));
       Model m(fixture("models/" + name), DType::kBF16);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/layer_norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sparse24_pack.h"
+#include "kernels/cuda/w4a8_pack.h"
 
 namespace llmb {
 
@@ -30,6 +31,7 @@ cuda::ScaledKv<Code> CudaOps::scaled_kv(int32_t layer) const {
 
 void CudaOps::multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out) {
   if (linear.is_int8()) return linear_int8(linear.int8_view(), x, rows, out);
+  if (linear.is_w4a8()) return linear_w4a8(linear.w4a8_view(), x, rows, out);
   if (linear.is_fp8()) return linear_fp8(linear.fp8_view(), x, rows, out);
   if (linear.has_units()) return linear_int4(linear.int4_view(), in_order_of(linear, x, rows), rows, out);
   if (linear.is_sparse24()) return linear_sparse24(linear.sparse24_view(), x, rows, out);
@@ -37,14 +39,35 @@ void CudaOps::multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out)
   linear_.run(linear.view(), x.data, rows, out.data, out.dtype, stream_);
 }
 
-void CudaOps::linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out) {
-  LLMB_CHECK(x.width == weight.in_features && rows * int64_t{sizeof(float)} <= x_scales_.bytes());
+cuda::Int8Rows CudaOps::rounded_rows(Rows x, int64_t rows) {
+  LLMB_CHECK(rows * int64_t{sizeof(float)} <= x_scales_.bytes());
   auto* const int8 = x_int8_.data<int8_t>();
   auto* const scales = x_scales_.data<float>();
   with_type(x.dtype,
             [&]<typename T>(T) { cuda::quantize_rows(data<const T>(x), rows, x.width, int8, scales, stream_); });
+  return {int8, scales};
+}
+
+// The same bits either way.
+void CudaOps::linear_w4a8(const cuda::W4A8View& weight, Rows x, int64_t rows, Rows out) {
+  LLMB_CHECK(x.width == weight.in_features);
+  const cuda::Int8Rows rounded = rounded_rows(x, rows);
+  if (rows <= cuda::LinearW4A8::kMaxRows)
+    return with_type(out.dtype, [&]<typename Out>(Out) {
+      linear_w4a8_->run(weight, rounded, rows, data<Out>(out), stream_);
+    });
+  auto* const numbers = widened_.data<int8_t>();
+  cuda::widen_w4a8(weight, numbers, stream_);
+  multiply_int8({numbers, weight.scales, weight.bias, weight.out_features, weight.in_features}, rounded, rows, out);
+}
+
+void CudaOps::linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out) {
+  LLMB_CHECK(x.width == weight.in_features);
+  multiply_int8(weight, rounded_rows(x, rows), rows, out);
+}
+
+void CudaOps::multiply_int8(const cuda::Int8View& weight, const cuda::Int8Rows& rounded, int64_t rows, Rows out) {
   with_type(out.dtype, [&]<typename Out>(Out) {
-    const cuda::Int8Rows rounded{int8, scales};
     if (wgmma8_ && rows >= cuda::tuning::kMinInt8WgmmaRows)
       return wgmma8_->run(weight, rounded, rows, data<Out>(out), stream_);
     if (int8_lt_ && int8_lt_->run(weight, rounded, rows, data<Out>(out), stream_)) return;

@@ -58,7 +58,8 @@ cuda::DeviceMemory experts_workspace(const ModelConfig& config, const CudaOpsOpt
                                  (config.activation.gated ? 2 : 1) * intermediate,
                                  intermediate,
                                  config.experts,
-                                 options.quantization == Quantization::kInt8};
+                                 options.quantization == Quantization::kInt8 ||
+                                     options.quantization == Quantization::kW4A8};
   return cuda::DeviceMemory(cuda::experts_workspace_bytes(shape, options.dtype));
 }
 

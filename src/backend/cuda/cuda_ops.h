@@ -30,6 +30,7 @@
 #include "kernels/cuda/linear_int4.h"
 #include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/linear_int8_lt.h"
+#include "kernels/cuda/linear_w4a8.h"
 #include "kernels/cuda/linear_sparse24.h"
 #include "kernels/cuda/linear_wgmma8.h"
 #include "kernels/cuda/memory.h"
@@ -216,9 +217,13 @@ class CudaOps final : public Ops, public StepParts {
   double measure_swap_bytes_per_s();
   CudaForm form_of(WeightRole role, std::span<const TensorView> parts, int64_t out_features) const;
   void upload_rows(const TensorView& part, int64_t first_row, CudaLinear* linear);
+  std::unique_ptr<LinearWeight> widened(const CudaLinear& packed);
   void make_forms_equal(std::vector<std::unique_ptr<LinearWeight>>* experts);
   void multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out);
+  cuda::Int8Rows rounded_rows(Rows x, int64_t rows);
   void linear_int8(const cuda::Int8View& weight, Rows x, int64_t rows, Rows out);
+  void multiply_int8(const cuda::Int8View& weight, const cuda::Int8Rows& rounded, int64_t rows, Rows out);
+  void linear_w4a8(const cuda::W4A8View& weight, Rows x, int64_t rows, Rows out);
   void linear_int4(const cuda::Int4View& weight, Rows x, int64_t rows, Rows out);
   Rows in_order_of(const CudaLinear& linear, Rows x, int64_t rows);
   void linear_sparse24(const cuda::Sparse24View& weight, Rows x, int64_t rows, Rows out);
@@ -273,6 +278,9 @@ class CudaOps final : public Ops, public StepParts {
   int64_t max_int8_features_ = 0;                // of int8 weights, each row of x as int8_row_bytes says
   cuda::DeviceMemory x_int8_, x_scales_;         // what an int8 product takes
   int64_t max_int8_out_ = 0;
+  int64_t max_w4a8_bytes_ = 0;                     // of the largest of these weights as int8
+  std::optional<cuda::LinearW4A8> linear_w4a8_;  // once there are any
+  cuda::DeviceMemory widened_;                   // numbers of one, where rows can be many
   std::optional<cuda::LinearInt8Lt> int8_lt_;  // where rows can be many, but on Hopper
   std::optional<cuda::LinearWgmma8> wgmma8_;   // for int8 weights on Hopper
   int64_t max_fp8_features_ = 0;               // of e4m3 weights

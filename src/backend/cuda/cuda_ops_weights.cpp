@@ -8,6 +8,7 @@
 #include "backend/cuda/stored_blocks.h"
 #include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/tuning.h"
+#include "kernels/cuda/w4a8_pack.h"
 
 namespace llmb {
 
@@ -27,9 +28,13 @@ std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> p
     uploader_->upload(values, dtype, bias);
     bias += values.cols * dtype_bytes(dtype);
   }
-  if (linear->is_int8()) {
+  if (linear->is_int8() || linear->is_w4a8()) {
     max_int8_features_ = std::max(max_int8_features_, in_features);
     max_int8_out_ = std::max(max_int8_out_, out_features);
+  }
+  if (linear->is_w4a8()) {
+    max_w4a8_bytes_ = std::max(max_w4a8_bytes_, out_features * cuda::int8_row_bytes(in_features));
+    check(cudaMemsetAsync(linear->weight(), 0, linear->weight_bytes(), stream_), "cudaMemsetAsync");
   }
   if (linear->is_fp8()) max_fp8_features_ = std::max(max_fp8_features_, in_features);
   if (linear->has_units() || linear->is_sparse24()) {  // units at the edges reach beyond the matrix
@@ -65,6 +70,8 @@ void CudaOps::upload_rows(const TensorView& part, int64_t first_row, CudaLinear*
   const TensorView numbers = as_numbers(part, &memory);
   if (linear->is_fp8()) return uploader_->upload_fp8(numbers, fp8, linear->scales() + first_row);
   if (linear->has_units()) return uploader_->upload_int4(numbers, options_.dtype, first_row, linear->weight());
+  if (linear->is_w4a8())
+    return uploader_->upload_w4a8(numbers, first_row, linear->weight(), linear->scales() + first_row);
   if (linear->is_int8()) {
     auto* const to = reinterpret_cast<int8_t*>(linear->weight()) + first_row * cuda::int8_row_bytes(part.cols);
     return uploader_->upload_int8(numbers, to, linear->scales() + first_row);
@@ -72,7 +79,7 @@ void CudaOps::upload_rows(const TensorView& part, int64_t first_row, CudaLinear*
   uploader_->upload(numbers, options_.dtype, linear->weight() + first_row * part.cols * dtype_bytes(options_.dtype));
 }
 
-// As on the CPU: all but what is small, and what much hangs on; beside int4 and fp8, embedding and LM head are int8.
+// As on the CPU: all but what is small, and what much hangs on; beside int4, fp8 and w4a8, embedding and LM head are int8.
 // Blocks of the checkpoint stay what they are.
 CudaForm CudaOps::form_of(WeightRole role, std::span<const TensorView> parts, int64_t out_features) const {
   if (role == WeightRole::kSmall) return CudaForm::kNumbers;
@@ -90,8 +97,9 @@ CudaForm CudaOps::form_of(WeightRole role, std::span<const TensorView> parts, in
       return as_int8;
     case Quantization::kInt8:
       return as_int8;
-    case Quantization::kW4A8:  // refused by check_cuda_options
-      break;
+    case Quantization::kW4A8:
+      if (!is_table && cuda::LinearW4A8::takes(out_features, in_features)) return CudaForm::kW4A8;
+      return as_int8;
   }
   return CudaForm::kNumbers;
 }
@@ -103,8 +111,27 @@ std::unique_ptr<ExpertsWeight> CudaOps::make_experts(std::vector<std::unique_ptr
   return std::make_unique<CudaExperts>(std::move(gate_up), std::move(down), stream_);
 }
 
+// The numbers of w4a8 as int8, which experts' launches take: the same products.
+std::unique_ptr<LinearWeight> CudaOps::widened(const CudaLinear& packed) {
+  const cuda::W4A8View view = packed.w4a8_view();
+  auto linear = std::make_unique<CudaLinear>(view.out_features, view.in_features, view.bias != nullptr, options_.dtype,
+                                             CudaForm::kInt8);
+  const auto copy = [&](void* to, const float* from) {
+    check(cudaMemcpyAsync(to, from, view.out_features * sizeof(float), cudaMemcpyDeviceToDevice, stream_),
+          "cudaMemcpyAsync");
+  };
+  check(cudaMemsetAsync(linear->weight(), 0, linear->weight_bytes(), stream_), "cudaMemsetAsync");
+  cuda::widen_w4a8(view, reinterpret_cast<int8_t*>(linear->weight()), stream_);
+  copy(linear->scales(), view.scales);
+  if (view.bias != nullptr) copy(linear->bias(), view.bias);
+  check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");  // the units go away
+  return linear;
+}
+
 // One launch takes matrices of one form: where a scale or a zero of one expert has no place in units, all are numbers.
 void CudaOps::make_forms_equal(std::vector<std::unique_ptr<LinearWeight>>* experts) {
+  for (std::unique_ptr<LinearWeight>& expert : *experts)
+    if (expert != nullptr && cuda_linear(*expert).is_w4a8()) expert = widened(cuda_linear(*expert));
   const auto is_numbers = [](const auto& expert) {
     return expert != nullptr && cuda_linear(*expert).form() == CudaForm::kNumbers;
   };
@@ -166,6 +193,10 @@ void CudaOps::end_of_weights() {
       x_fp8_ = cuda::DeviceMemory(max_rows * cuda::fp8::row_bytes(max_fp8_features_));
       x_fp8_scales_ = cuda::DeviceMemory(max_rows * int64_t{sizeof(float)});
     }
+  }
+  if (max_w4a8_bytes_ > 0) {
+    linear_w4a8_.emplace(cuda::LinearCodesOptions{num_sms_}, stream_);
+    if (options_.limits.max_num_tokens > cuda::LinearW4A8::kMaxRows) widened_ = cuda::DeviceMemory(max_w4a8_bytes_);
   }
   if (max_int8_features_ == 0) return;
   x_int8_ = cuda::DeviceMemory(max_rows * cuda::int8_row_bytes(max_int8_features_));

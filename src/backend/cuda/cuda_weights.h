@@ -17,16 +17,20 @@
 #include "kernels/cuda/linear_view.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/sparse24_units.h"
+#include "kernels/cuda/w4a8_units.h"
 #include "model/ops.h"
 
 namespace llmb {
 
 // How a matrix lies on the device: numbers in the activation dtype; rows of int8 or of e4m3 (kernels/cuda/fp8_rows.h)
 // with their scales; or units (kernels/cuda/int4_units.h): int4, whose groups have zeros or not, MXFP4, or bytes in
-// groups likewise; or numbers of which two of every four are there (kernels/cuda/sparse24_units.h).
-enum class CudaForm : uint8_t { kNumbers, kInt8, kInt4, kInt4Zeros, kMxfp4, kFp8, kSparse24, kBytes, kBytesZeros };
+// groups likewise; or numbers of which two of every four are there (kernels/cuda/sparse24_units.h); or whole numbers of
+// four bits each (kernels/cuda/w4a8_units.h).
+enum class CudaForm : uint8_t {
+  kNumbers, kInt8, kInt4, kInt4Zeros, kMxfp4, kFp8, kSparse24, kBytes, kBytesZeros, kW4A8
+};
 
-// The bias is in the activation dtype, beside int8 in fp32.
+// The bias is in the activation dtype, beside int8 and w4a8 in fp32.
 class CudaLinear final : public LinearWeight {
  public:
   // dtype: of activations.
@@ -36,9 +40,11 @@ class CudaLinear final : public LinearWeight {
         is_partial_sum_(is_partial_sum),
         weight_(weight_bytes(out_features, in_features, dtype, form)),
         bias_(has_bias ? out_features * dtype_bytes(bias_dtype(dtype, form)) : 0),
-        scales_(is_int8() || is_fp8() ? out_features * int64_t{sizeof(float)} : 0),
+        scales_(is_int8() || is_fp8() || is_w4a8() ? out_features * int64_t{sizeof(float)} : 0),
         view_{weight_.data(), bias_.data(), out_features, in_features} {}
-  static DType bias_dtype(DType dtype, CudaForm form) { return form == CudaForm::kInt8 ? DType::kF32 : dtype; }
+  static DType bias_dtype(DType dtype, CudaForm form) {
+    return form == CudaForm::kInt8 || form == CudaForm::kW4A8 ? DType::kF32 : dtype;
+  }
 
   int64_t resident_bytes() const override { return weight_.bytes() + bias_.bytes() + scales_.bytes() + order_.bytes(); }
   // Sets the order of the columns of units, where it is not that of x: as column_order() (stored_blocks.h) has it.
@@ -49,8 +55,9 @@ class CudaLinear final : public LinearWeight {
   bool is_fp8() const { return form_ == CudaForm::kFp8; }
   CudaForm form() const { return form_; }
   bool has_units() const {  // of int4_units.h
-    return form_ != CudaForm::kNumbers && !is_int8() && !is_fp8() && !is_sparse24();
+    return form_ != CudaForm::kNumbers && !is_int8() && !is_fp8() && !is_sparse24() && !is_w4a8();
   }
+  bool is_w4a8() const { return form_ == CudaForm::kW4A8; }
   bool is_sparse24() const { return form_ == CudaForm::kSparse24; }
   cuda::int4::Meaning meaning() const { return meaning_of(form_); }  // of units
   int64_t out_features() const { return view_.out_features; }
@@ -73,13 +80,17 @@ class CudaLinear final : public LinearWeight {
     LLMB_CHECK(is_sparse24());
     return {weight(), bias_.data(), view_.out_features, view_.in_features};
   }
+  cuda::W4A8View w4a8_view() const {
+    LLMB_CHECK(is_w4a8());
+    return {weight(), scales(), bias_.data<float>(), view_.out_features, view_.in_features};
+  }
   cuda::Fp8View fp8_view() const {
     LLMB_CHECK(is_fp8());
     return {weight_.data<cuda::E4m3>(), scales(), bias_.data(), view_.out_features, view_.in_features};
   }
   uint8_t* weight() const { return weight_.data<uint8_t>(); }
   uint8_t* bias() const { return bias_.data<uint8_t>(); }
-  float* scales() const { return scales_.data<float>(); }  // null: neither int8 nor fp8
+  float* scales() const { return scales_.data<float>(); }  // null: not int8, fp8 or w4a8
 
  private:
   static cuda::int4::Meaning meaning_of(CudaForm form) {
@@ -105,6 +116,8 @@ class CudaLinear final : public LinearWeight {
         return cuda::int4::bytes(out_features, in_features, meaning_of(form));
       case CudaForm::kSparse24:
         return cuda::sparse24::bytes(out_features, in_features);
+      case CudaForm::kW4A8:
+        return cuda::w4a8::bytes(out_features, in_features);
     }
     return 0;
   }

@@ -6,7 +6,7 @@ namespace llmb {
 
 int64_t least_weight_bits(const StoredQuantization& stored, Quantization quantization, DType dtype) {
   if (stored.method != StoredMethod::kNumbers) return stored.least_bits();
-  if (quantization == Quantization::kInt4) return 4;
+  if (quantization == Quantization::kInt4 || quantization == Quantization::kW4A8) return 4;
   return quantization != Quantization::kNone ? 8 : 8 * dtype_bytes(dtype);
 }
 

@@ -59,8 +59,6 @@ Status check_cuda_options(const ModelConfig& config, const LoadOptions& options)
   if ((quantization == Quantization::kInt4 || quantization == Quantization::kFp8) && dtype == DType::kF32)
     return unsupported(std::string("quantization ") + quantization_name(quantization) +
                        ": activations on a GPU have 16 bits then; use --dtype bfloat16 or float16");
-  if (quantization == Quantization::kW4A8)
-    return unsupported("quantization w4a8 is for the CPU only; on a GPU take int4 or int8, or use --device cpu");
   if (options.cpu.rounds_block_activations)
     return unsupported("gguf-activations int8 is for the CPU only; leave it out, or use --device cpu");
   if (!options.cpu.weight_cache_dir.empty())

@@ -9,6 +9,7 @@
 #include "kernels/cuda/linear_int8.h"
 #include "kernels/cuda/quantize_rows.h"
 #include "kernels/cuda/sparse24_pack.h"
+#include "kernels/cuda/w4a8_pack.h"
 
 namespace llmb {
 
@@ -61,6 +62,12 @@ void WeightUploader::upload_int8(const TensorView& values, int8_t* out, float* s
   static_assert(cuda::kMaxInt8Features * int64_t{sizeof(float)} <= kChunkBytes);
   upload_floats(values, [&](const float* x, int64_t begin, int64_t rows) {
     cuda::quantize_rows(x, rows, values.cols, out + begin * cuda::int8_row_bytes(values.cols), scales + begin, stream_);
+  });
+}
+
+void WeightUploader::upload_w4a8(const TensorView& values, int64_t first_feature, uint8_t* units, float* scales) {
+  upload_floats(values, [&](const float* x, int64_t begin, int64_t rows) {
+    cuda::quantize_w4a8(x, rows, values.cols, first_feature + begin, units, scales + begin, stream_);
   });
 }
 

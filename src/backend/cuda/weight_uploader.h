@@ -27,6 +27,11 @@ class WeightUploader {
                    int8_t* out,     // [rows, cuda::int8_row_bytes(cols)]
                    float* scales);  // [rows]
 
+  // Queues: values as rows first_feature, … of a matrix as kernels/cuda/w4a8_pack.h makes them. REQUIRES: units are
+  // cleared before their first rows.
+  void upload_w4a8(const TensorView& values, int64_t first_feature, uint8_t* units,
+                   float* scales);  // [rows]
+
   // The same as e4m3. out: [rows, cuda::fp8::row_bytes(cols)]
   void upload_fp8(const TensorView& values, cuda::E4m3* out, float* scales);
   // The same of blocks of e4m3 that has_fp8_rows() (stored_blocks.h), which keep their codes.
