@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -80,6 +81,25 @@ TEST_CASE("a rank that is stopped before its first line has run ends with its jo
     CHECK_FALSE(lives());
     ::kill(ranks[0], SIGKILL);
   }
+}
+
+TEST_CASE("a rank that finds other files than rank 0 found says so by its name, before anything is answered") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), greedy_lines(4));
+  const std::string model = dir.file("model"), weights = model + "/model.safetensors";
+  fs::copy(kModel, model);
+  const auto run = StartedRun::of({kProgram, "-m", model, "--progress", "none", "--device", "cpu", dir.file("in.jsonl"),
+                                   "-o", dir.file("out.jsonl"), "--tensor-parallel-size", "2"});
+  while (run->ranks().empty() && !run->has_ended()) continue;
+  REQUIRE(run->ranks().size() == 1);
+  const pid_t rank = run->ranks()[0];
+  ::kill(rank, SIGSTOP);  // it has not looked yet
+  fs::last_write_time(weights, fs::last_write_time(weights) + std::chrono::seconds(1));
+  ::kill(rank, SIGCONT);
+  const ProcessResult result = run->wait();
+  CHECK(result.exit_code == 4);
+  CHECK_MESSAGE(result.err.find("rank 1: the model's files have changed since the job began") != std::string::npos,
+                result.err);
 }
 
 TEST_CASE("a rank that is stopped while it loads: exit code 9 within the watchdog, and its name") {
