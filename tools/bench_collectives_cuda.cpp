@@ -4,9 +4,16 @@
 //     tools/gpu_bundle.sh build-gpu && build-gpu/tools/bench_collectives_cuda [--ranks 2,4,8] [--kib 4,16384]
 //
 // A share is as NCCL's own tests count bus bandwidth: a GPU sends 2 (n - 1) / n of an all-reduce's bytes over its link,
-// (n - 1) / n of an all-gather's. Numbers of ranks for which there are too few GPUs are left out. Exit code 77: there are
-// fewer than two GPUs, so nothing was timed.
+// (n - 1) / n of an all-gather's. Behind the calls stand sums over ranks with the norm that follows, of rows of 4,096
+// numbers in bf16: "all" rows on all GPUs, summed in the order of ranks or "nccl" by its all-reduce, and each GPU's "own"
+// rows (backend/cuda/divided_rows.h, whose reckoned border stands beside them). Numbers of ranks for which there are too
+// few GPUs are left out. Exit code 77: there are fewer than two GPUs, so nothing was timed.
 #include "backend/cuda/device_collectives.h"
+#include "backend/cuda/divided_rows.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/norm.h"
+#include "kernels/cuda/rank_parts.h"
+#include "kernels/cuda/tuning.h"
 #include "tools/collectives_bench.h"
 #include "tools/cuda_bench.h"
 
@@ -107,6 +114,127 @@ class DeviceCalls final : public RankCalls {
   Copies peer_;  // rank 0's, on GPU 1
 };
 
+#ifdef LLMB_SIMT
+constexpr int64_t kMostRows = 18;  // a processor computes them
+#else
+constexpr int64_t kMostRows = 16384;
+#endif
+
+enum class RowsWay { kNccl, kAll, kOwn };
+
+// Sums of rows over ranks, and the norm behind each.
+class NormedRows {
+ public:
+  static constexpr int64_t kWidth = 4096;
+  using T = __nv_bfloat16;
+
+  NormedRows(const DeviceCollectives& ranks, int64_t max_rows)
+      : ranks_(ranks),
+        room_(rows_of_each(max_rows, ranks.size()) * ranks.size()),
+        x_(room_ * kWidth * int64_t{sizeof(T)}),
+        parts_(ranks.size() * x_.bytes()),
+        residual_(room_ * kWidth * int64_t{sizeof(float)}),
+        weight_(kWidth * int64_t{sizeof(float)}) {
+    for (const cuda::DeviceMemory* memory : {&x_, &parts_, &residual_, &weight_})
+      check(cudaMemset(memory->data(), 0, static_cast<size_t>(memory->bytes())), "cudaMemset");
+  }
+
+  // Throws where divided rows give other bytes than rows that all ranks do. Leaves zeros.
+  void check_ways(int64_t rows) {
+    const std::vector<uint16_t> all = result(RowsWay::kAll, rows), own = result(RowsWay::kOwn, rows);
+    if (all != own) throw std::runtime_error("divided rows give other sums and norms, of " + std::to_string(rows));
+    result(RowsWay::kAll, 0);
+  }
+
+  // Seconds of each of so many.
+  double time_s(RowsWay way, int64_t rows, int num_times) {
+    stream_.synchronize();
+    const double begin = seconds_now();
+    for (int i = 0; i < num_times; ++i) run(way, rows);
+    stream_.synchronize();
+    return (seconds_now() - begin) / num_times;
+  }
+
+ private:
+  std::vector<uint16_t> result(RowsWay way, int64_t rows) {
+    std::vector<uint16_t> x(static_cast<size_t>(room_ * kWidth));  // from 1 to 2, in bf16
+    for (size_t i = 0; i < static_cast<size_t>(rows * kWidth); ++i)
+      x[i] = static_cast<uint16_t>(0x3F80 + (i * 7 + static_cast<size_t>(ranks_.rank()) * 31) % 128);
+    const std::vector<float> ones(kWidth, 1);
+    check(cudaMemset(residual_.data(), 0, static_cast<size_t>(residual_.bytes())), "cudaMemset");
+    check(cudaMemcpy(x_.data(), x.data(), static_cast<size_t>(x_.bytes()), cudaMemcpyHostToDevice), "cudaMemcpy");
+    check(cudaMemcpy(weight_.data(), ones.data(), static_cast<size_t>(weight_.bytes()), cudaMemcpyHostToDevice),
+          "cudaMemcpy");
+    if (rows > 0) run(way, rows);
+    stream_.synchronize();
+    x.resize(static_cast<size_t>(rows * kWidth));
+    check(cudaMemcpy(x.data(), x_.data(), x.size() * sizeof(uint16_t), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    return x;
+  }
+
+  void run(RowsWay way, int64_t rows) {
+    const int64_t row_bytes = kWidth * int64_t{sizeof(T)};
+    const auto stream = stream_.get();
+    T* const x = x_.data<T>();
+    if (way != RowsWay::kOwn) {
+      if (way == RowsWay::kNccl) {
+        ranks_.all_reduce(x, DType::kBF16, rows * kWidth, stream);
+      } else {
+        ranks_.all_gather(x, rows * row_bytes, parts_.data(), stream);
+        cuda::sum_parts(parts_.data<const T>(), ranks_.size(), rows * kWidth, x, stream);
+      }
+      return norm(0, rows);
+    }
+    const int64_t each = rows_of_each(rows, ranks_.size());
+    const Range own = rows_of_rank(rows, ranks_.size(), ranks_.rank());
+    ranks_.exchange(x, each * row_bytes, each * row_bytes, parts_.data(), stream);
+    cuda::sum_other_parts(parts_.data<const T>(), ranks_.size(), ranks_.rank(), each * kWidth,
+                          x + ranks_.rank() * each * kWidth, stream);
+    norm(own.begin, own.count());
+    ranks_.all_gather(x + ranks_.rank() * each * kWidth, each * row_bytes, x, stream);
+  }
+  void norm(int64_t first, int64_t rows) {
+    T* const x = x_.data<T>() + first * kWidth;
+    cuda::add_rms_norm(residual_.data<float>() + first * kWidth, x, weight_.data<const float>(), 1e-5f, rows, kWidth, x,
+                       stream_.get());
+  }
+
+  const DeviceCollectives& ranks_;
+  const cuda::Stream stream_;
+  const int64_t room_;
+  const cuda::DeviceMemory x_, parts_, residual_, weight_;
+};
+
+void time_rows(const CollectivesOptions& options, const DeviceCollectives& ranks, Collectives& host) {
+  const int64_t most = std::min(kMostRows, options.max_bytes() / (NormedRows::kWidth * 2));
+  if (most == 0) return;
+  NormedRows bench(ranks, most);
+  const auto from = [&](bool deterministic) {
+    const DividedRowsCase c{ranks.size(), NormedRows::kWidth, 2, deterministic};
+    return static_cast<long long>(min_divided_rows(c, cuda::tuning::kMeetingUs));
+  };
+  if (ranks.rank() == 0)
+    std::printf("sum and norm, %d ranks: us a call; reckoned: own rows from %lld on beside all, %lld beside nccl\n"
+                "%8s %10s %10s %10s\n",
+                ranks.size(), from(true), from(false), "rows", "all", "nccl", "own");
+  for (int64_t rows = 1; rows <= most; rows *= 4) {
+    double us[3] = {};
+    bench.check_ways(rows);
+    for (const RowsWay way : {RowsWay::kAll, RowsWay::kNccl, RowsWay::kOwn}) {
+      wait_for_all(host);
+      const double once = bench.time_s(way, rows, 1);
+      int num_times = std::clamp(static_cast<int>(options.round_ms / 1e3 / std::max(once, 1e-7)), 1, 2000);
+      host.broadcast(&num_times, sizeof num_times, 0);
+      std::vector<double> rounds;
+      for (int i = 0; i < options.repeats; ++i) rounds.push_back(bench.time_s(way, rows, num_times));
+      us[way == RowsWay::kAll ? 0 : way == RowsWay::kNccl ? 1 : 2] = 1e6 * median(rounds);
+    }
+    if (ranks.rank() == 0)
+      std::printf("%8lld %10.2f %10.2f %10.2f\n", static_cast<long long>(rows), us[0], us[1], us[2]);
+  }
+  if (ranks.rank() == 0) std::fflush(stdout);
+}
+
 // In a process of its own: a process that has asked CUDA for anything cannot be forked.
 int count_gpus() {
   const pid_t pid = ::fork();
@@ -125,6 +253,7 @@ void be_rank(const CollectivesOptions& options, const std::shared_ptr<SharedRank
   if (!device.ok()) throw std::runtime_error(device.status().message());
   DeviceCalls calls(**device, options);
   CollectivesBench(options, *host, calls).run();
+  time_rows(options, **device, *host);
 }
 
 int run(const CollectivesOptions& options) {
