@@ -254,7 +254,8 @@ TEST_CASE("a rank's memory is at most 1.1 times its share of the weights, keys a
     std::string model;
     int32_t num_stages, tensor_size;
   };
-  for (const Divided& divided : {Divided{"qwen3", 3, 1}, Divided{"llama-gqa", 2, 1}, Divided{"llama-gqa", 2, 2}}) {
+  for (const Divided& divided : {Divided{"qwen3", 3, 1}, Divided{"llama-gqa", 2, 1}, Divided{"llama-gqa", 2, 2},
+                                Divided{"llama-gqa", 1, 2}, Divided{"llama-mha", 1, 4}}) {
     CAPTURE(divided.model);
     const std::string dir = fixture(divided.model);
     const ModelConfig config = config_of_dir(dir);
