@@ -36,7 +36,7 @@ inline void step_case(CudaBench& bench, int32_t num_seqs, int32_t rows_each) {
   const auto zeros = [&](size_t count) { return send(std::vector<int32_t>(count, 0)); };
   const Copies on_device[] = {send(rows), send(entries), send(block_start), zeros(entries.size() * static_cast<size_t>(num_blocks))};
   const Copies tokens = zeros(rows.size()), positions = zeros(rows.size()), slots = zeros(rows.size());
-  const Copies sample_rows = send(samples), given = send(counts), last = zeros(entries.size());
+  const Copies sample_rows = send(samples), given = send(counts), last = zeros(2 * entries.size());
   const Copies item_list = send(items), item_count = send(num_items), group_list = send(groups);
   const Copies is_finite = send(std::vector<uint8_t>(rows.size(), 1));
   cuda::UnresolvedStep step;
@@ -50,7 +50,8 @@ inline void step_case(CudaBench& bench, int32_t num_seqs, int32_t rows_each) {
   to_give.num_groups = num_seqs;
   to_give.groups = group_list.at<SampleGroup>(0), to_give.samples = step.samples, to_give.tokens = step.tokens;
   to_give.sampled = tokens.at<TokenId>(0), to_give.is_finite = is_finite.at<uint8_t>(0);
-  const cuda::GivenOnDevice before{given.at<int32_t>(0), last.at<TokenId>(0)};
+  const cuda::GivenOnDevice before{given.at<int32_t>(0), last.at<TokenId>(0),
+                                   last.at<TokenId>(static_cast<int64_t>(entries.size()))};
   const std::string what = std::to_string(num_seqs) + " sequences of " + std::to_string(rows_each) + " rows";
   const auto bytes_of_row = static_cast<double>(sizeof(cuda::StepRow) + sizeof(SampleRow) + 3 * sizeof(int32_t));
   bench.report_copy("resolve_step", what,

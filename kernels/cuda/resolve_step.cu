@@ -102,7 +102,7 @@ __device__ int32_t child_with(const GroupsToGive& step, int32_t row, int32_t end
 
 struct Given {
   int32_t count = 0;
-  TokenId last = 0;
+  TokenId last = 0, before_last = 0;
 };
 
 __device__ Given give_best(const GroupsToGive& step, int32_t i) {
@@ -117,10 +117,17 @@ __device__ Given give_drawn(const GroupsToGive& step, const SampleGroup& group) 
   for (int32_t row = first; row >= 0;) {
     const int32_t i = group.row_begin + (row - first);
     if (!step.is_finite[i]) break;
-    given = {given.count + 1, step.sampled[i]};
+    given = {given.count + 1, step.sampled[i], step.tokens[row]};
     row = child_with(step, row, end, given.last);
   }
   return given;
+}
+
+// The tokens between the base of the group's entry, which drafts, and its first row; 1 where there are none.
+__device__ int32_t passed_on(const GroupsToGive& step, const SampleGroup& group) {
+  const int32_t row = step.samples[group.row_begin].token_row;
+  const StepRow place = step.rows[row];
+  return max(1, step.positions[row] - place.depth - step.entries[place.entry].base);
 }
 
 __global__ void __launch_bounds__(kThreads) give_tokens_kernel(GroupsToGive step, GivenOnDevice given) {
@@ -129,11 +136,14 @@ __global__ void __launch_bounds__(kThreads) give_tokens_kernel(GroupsToGive step
   if (g >= step.num_groups) return;
   const SampleGroup& group = step.groups[g];
   Given own;
-  if (group.row_begin < group.row_end)
+  if (group.row_begin < group.row_end) {
     own = group.mode == SampleMode::kBest ? give_best(step, group.row_begin) : give_drawn(step, group);
+    if (step.entries != nullptr) own.count = passed_on(step, group);
+  }
   if (threadIdx.x % kWarp != 0) return;
   given.counts[g] = own.count;
   given.last[g] = own.last;
+  given.before_last[g] = own.before_last;
 }
 
 LaunchShape warps(int32_t count, cudaStream_t stream) {

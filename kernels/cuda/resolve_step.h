@@ -20,6 +20,7 @@ namespace llmb::cuda {
 struct GivenOnDevice {
   int32_t* counts = nullptr;  // [max_num_groups]
   TokenId* last = nullptr;    // [max_num_groups]  any token of the vocabulary where the count is 0
+  TokenId* before_last = nullptr;  // [max_num_groups]  of the row that the last one was drawn for
 };
 
 // Where a row stands in its entry. Apart only in a tree: there a row may lie behind its place.
@@ -75,6 +76,11 @@ struct GroupsToGive {
   const TokenId* top_tokens = nullptr;   // [num_samples, max_top]
   int32_t max_top = 0;
   int32_t vocab = 0;
+  // A step that drafts has these, others null: a group counts as many tokens as its entry lay ahead of its base, at least
+  // one. So each step of a chain lies as far ahead as the first one, which followed what was verified.
+  const StepEntry* entries = nullptr;  // [num_entries]
+  const StepRow* rows = nullptr;       // [num_tokens]
+  const int32_t* positions = nullptr;  // [num_tokens]
 };
 
 // Throws CudaError.

@@ -50,10 +50,10 @@ inline Status check_load_options(const ModelConfig& config, const LoadOptions& o
 }
 
 // A plan against the pool and the limits that memory was laid out for. `in_flight` is the plan before it while that is
-// in flight, else null. num_drafted: slots of a DraftFeed.
+// in flight, else null.
 inline Status check_plan(const StepPlan& plan, const ModelConfig& config, const LoadOptions& options,
-                         const BackendInfo& info, const StepPlan* in_flight, int32_t num_drafted = 0) {
-  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info.kv.num_blocks, in_flight, info.num_host_blocks, num_drafted));
+                         const BackendInfo& info, const StepPlan* in_flight, const DraftRules& drafts = {}) {
+  LLMB_RETURN_IF_ERROR(validate_step_plan(plan, info.kv.num_blocks, in_flight, info.num_host_blocks, drafts));
   if (plan.block_size != info.kv.block_size) return internal_error("plan has another block_size");
   if (plan.num_layer_groups != info.kv.groups.num_groups()) return internal_error("plan has other layer groups");
   if (!info.verifies_trees && !plan.parent_rows.empty()) return internal_error("plan has trees");

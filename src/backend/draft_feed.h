@@ -15,7 +15,7 @@ class DraftFeed {
  public:
   virtual ~DraftFeed() = default;
 
-  // Tokens that it holds. drafted_token() (core/drafted_tokens.h) stands for them in the target's plans.
+  // Tokens that it holds, of two plans. drafted_token() (core/drafted_tokens.h) stands for them in the target's plans.
   virtual int32_t num_slots() const = 0;
   // Once the newest plan that drafts has run, the slots from `first` on hold the last tokens of its first `count`
   // groups, until others get there: plans that the target got before see what was there then, later ones these.
@@ -33,7 +33,8 @@ std::unique_ptr<DraftFeed> share_queue(Backend& target, Backend& draft);
 
 // The same for a model that drafts for itself, by its first layers or one behind its last. What the queue gets runs in
 // order with the model's other plans, and waits in it do not wait for those: it is a backend that is loaded, with the
-// model's pool. Plans of one follow no plan of the other.
+// model's pool. Its plans follow the newest plan of either, if that is in flight; the model's other plans follow their own,
+// whatever drafts lie between.
 struct OwnDrafts {
   std::unique_ptr<Backend> queue;
   std::unique_ptr<DraftFeed> feed;

@@ -34,7 +34,7 @@ Status check_arrays(const StepPlan& p) {
   return {};
 }
 
-Status check_base(const StepEntry& entry, const StepPlan* in_flight) {
+Status check_base(const StepEntry& entry, const StepPlan* in_flight, bool passes_on) {
   if (entry.base < 0) return broken(2, entry.seq, "negative base");
   if (entry.follows == kNoGroup)
     return entry.max_ahead == 0 ? Status() : broken(2, entry.seq, "tokens ahead, but it follows no group");
@@ -43,7 +43,8 @@ Status check_base(const StepEntry& entry, const StepPlan* in_flight) {
   const SampleGroup& group = in_flight->groups[entry.follows];
   if ((group.mode != SampleMode::kSample && group.mode != SampleMode::kVerify) || is_tree(*in_flight, group))
     return broken(2, entry.seq, "follows a group that nothing can follow");
-  if (entry.max_ahead != max_tokens_given(*in_flight, group)) return broken(2, entry.seq, "max_ahead");
+  const int32_t most = passes_on ? std::max(1, in_flight->entries[group.entry].max_ahead) : max_tokens_given(*in_flight, group);
+  if (entry.max_ahead != most) return broken(2, entry.seq, "max_ahead");
   return {};
 }
 
@@ -64,8 +65,10 @@ Status check_rows(const StepPlan& p, int32_t e, int32_t num_unseen, int32_t num_
   if (end <= begin) return broken(1, p.entries[e].seq, "no tokens");
   for (int32_t row = begin; row < end; ++row) {
     const TokenId token = p.tokens[row];
+    const bool is_before = is_before_unseen(token) && row == begin && end == begin + 2 && p.entries[e].follows != kNoGroup &&
+                           p.entries[e].follows == group_before_unseen(token);
     const bool is_there = is_drafted(token) ? row > begin && drafted_slot(token) < num_drafted
-                                            : token >= unseen_token(num_unseen - 1);
+                                            : is_before || token >= unseen_token(num_unseen - 1);
     if (!is_there) return broken(6, p.entries[e].seq, "a token that nothing in flight samples");
   }
   if (p.parent_rows.empty()) return {};
@@ -286,20 +289,20 @@ Status check_shared_prefixes(const StepPlan& p) {
 }  // namespace
 
 Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan* in_flight, int32_t num_host_blocks) {
-  return validate_step_plan(p, num_blocks, in_flight, num_host_blocks, /*num_drafted=*/0);
+  return validate_step_plan(p, num_blocks, in_flight, num_host_blocks, DraftRules());
 }
 
 Status validate_step_plan(const StepPlan& p, int32_t num_blocks, const StepPlan* in_flight, int32_t num_host_blocks,
-                          int32_t num_drafted) {
+                          const DraftRules& drafts) {
   const int32_t num_unseen = in_flight == nullptr ? 0 : in_flight->num_groups();
   LLMB_RETURN_IF_ERROR(check_arrays(p));
   for (int32_t e = 0; e < p.num_entries(); ++e) {
-    LLMB_RETURN_IF_ERROR(check_rows(p, e, num_unseen, num_drafted));
-    LLMB_RETURN_IF_ERROR(check_base(p.entries[e], in_flight));
+    LLMB_RETURN_IF_ERROR(check_rows(p, e, num_unseen, drafts.num_drafted));
+    LLMB_RETURN_IF_ERROR(check_base(p.entries[e], in_flight, drafts.passes_on));
     if (p.hidden_rows.empty()) LLMB_RETURN_IF_ERROR(check_blocks(p, e, num_blocks));
   }
   LLMB_RETURN_IF_ERROR(p.hidden_rows.empty() ? check_writers(p) : check_hidden_rows(p));
-  if (p.is_mtp) LLMB_RETURN_IF_ERROR(check_mtp(p, num_drafted > 0));
+  if (p.is_mtp) LLMB_RETURN_IF_ERROR(check_mtp(p, drafts.num_drafted > 0));
   LLMB_RETURN_IF_ERROR(check_groups(p, num_unseen));
   LLMB_RETURN_IF_ERROR(check_chains(p));
   LLMB_RETURN_IF_ERROR(check_copies(p, num_blocks, num_host_blocks));

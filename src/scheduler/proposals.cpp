@@ -19,16 +19,21 @@ bool is_decoding(const Sequence& sequence) {
 }  // namespace
 
 void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
-  decoding_.clear();
+  decoding_.clear(), behind_.clear();
   PlanOutlook outlook;
   outlook.num_rows = num_rows;
   outlook.num_in_flight = num_in_flight_;
   outlook.alternates = alternates();
   for (const Sequence* sequence : running_) {
-    outlook.num_unseen += sequence->num_in_flight > 0 && is_planned(*sequence);
-    if (has_blocks && may_have_drafts(*sequence) && is_decoding(*sequence)) decoding_.push_back(sequence);
+    const bool is_unseen = sequence->num_in_flight > 0 && is_planned(*sequence);
+    outlook.num_unseen += is_unseen;
+    if (!has_blocks || !may_have_drafts(*sequence)) continue;
+    if (is_decoding(*sequence)) decoding_.push_back(sequence);
+    else if (is_unseen) behind_.push_back(sequence);
   }
   outlook.decoding = decoding_;
+  outlook.behind = behind_;
+  outlook.step = next_step_;
   proposer_->begin_plan(outlook);
 }
 

@@ -33,6 +33,9 @@ struct PlanOutlook {
   int32_t num_unseen = 0;     // of these, behind a token of the plan in flight
   int32_t num_in_flight = 0;  // plans
   bool alternates = false;    // those have none of these sequences, whether or not there are drafts
+  // Running sequences that compute nothing but the last token that the plan in flight gives them.
+  std::span<const Sequence* const> behind = {};
+  int64_t step = 0;  // its number
 };
 
 // Driven by the scheduler's thread; on_step() by the engine, in the same.

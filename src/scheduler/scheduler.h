@@ -370,7 +370,7 @@ class Scheduler {
   int32_t num_spare_rows_ = 0;           // sample rows for drafts and for prompts that are scored
   int32_t num_forced_drafts_ = 0;        // of drafts_, the last ones
   std::vector<int32_t> planned_forced_;  // [entries]
-  std::vector<const Sequence*> decoding_;
+  std::vector<const Sequence*> decoding_, behind_;
   std::vector<BlockId> blocks_at_;
   std::vector<BlockId> brought_back_;  // while a sequence joins: held until it holds them
 };

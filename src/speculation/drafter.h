@@ -16,6 +16,7 @@ struct DraftLimits {
   int32_t max_tokens = 0;      // on a path
   double min_probability = 0;  // what is less likely to be accepted, all before it included, does not pay
   bool is_trial = false;       // to see whether drafts pay: what later guesses build on is to be read sparingly
+  int64_t plan = 0;            // that they are for (StepPlan::step)
 };
 
 // Driven by the scheduler's thread.
@@ -24,7 +25,7 @@ class Drafter {
   virtual ~Drafter() = default;
   virtual std::string name() const = 0;
 
-  // Adds a guess to each of `guesses`, which are empty. Nothing of the sequences is in flight.
+  // Adds a guess to each of `guesses`, which are empty. Nothing of the sequences is in flight, but for guesses_behind().
   virtual void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
                      std::span<Guess> guesses) = 0;  // [sequences]
 
@@ -35,6 +36,8 @@ class Drafter {
 
   // A call for several sequences takes as long as a call for each of them.
   virtual bool guesses_one_by_one() const { return false; }
+  // It may guess while a plan is in flight in which the sequence gets tokens, behind those that nobody has seen.
+  virtual bool guesses_behind(const Sequence& /*sequence*/) const { return false; }
   // While a step runs on the device it may guess for sequences that have nothing in flight: it needs no device itself.
   virtual bool guesses_while_steps_run() const { return false; }
   // Time spent in draft() since the last call on reading prompts, on which later guesses build, too.

@@ -29,7 +29,6 @@ LayersDrafter::LayersDrafter(Backend& target, const LayersDrafterOptions& option
 
 void LayersDrafter::draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
                           std::span<Guess> guesses) {
-  see_all();
   jobs_.clear();
   num_scratch_used_ = 0;
   for (size_t i = 0; i < sequences.size(); ++i)
@@ -39,27 +38,32 @@ void LayersDrafter::draft(std::span<const Sequence* const> sequences, const Draf
   if (!has_failed_ && unseen_) feed(limits);
 }
 
-// False: there are no blocks left.
+// False: there are no blocks left. Where the first draft stands is known, but behind drafts in flight: there it writes to
+// the sequence's own blocks, in which the plan in flight writes as far as its drafts stand, and which the next plan
+// overwrites before anybody reads them.
 bool LayersDrafter::add_job(const Sequence& sequence, int32_t max_tokens, Guess* guess) {
-  const int32_t block_size = target_.info().kv.block_size, begin = sequence.num_computed_tokens;
+  const int32_t block_size = target_.info().kv.block_size, begin = sequence.max_next_base();  // at most
   if (begin + 1 + max_tokens > options_.max_model_len || sequence.request->is_indivisible) return true;
-  const int32_t num_whole = begin / block_size;
-  const int32_t num_own = (begin + max_tokens - 1) / block_size + 1 - num_whole;
-  if (num_scratch_used_ + num_own > options_.num_scratch) return false;
   const std::vector<BlockId>& blocks = sequence.blocks.blocks();
+  const bool is_behind_drafts = sequence.max_unseen_tokens() > 1;
+  const int32_t num_shared = is_behind_drafts ? static_cast<int32_t>(blocks.size()) : begin / block_size;
+  const int32_t num_own = std::max(0, (begin + max_tokens - 1) / block_size + 1 - num_shared);
+  if (num_scratch_used_ + num_own > options_.num_scratch) return false;
   Job job;
   job.guess = guess;
-  job.table.assign(blocks.begin(), blocks.begin() + num_whole);
+  job.table.assign(blocks.begin(), blocks.begin() + num_shared);
   job.text = std::make_unique<Sequence>(sequence.id, sequence.choice, sequence.request, BlockTable(block_size),
                                         sequence.max_new_tokens, 0);
   job.text->constraint = sequence.constraint == nullptr ? nullptr : sequence.constraint->clone();
   job.text->output_tokens = sequence.output_tokens;
   job.text->penalty_counts = sequence.penalty_counts;
-  job.text->num_computed_tokens = begin;
+  job.text->num_computed_tokens = sequence.num_computed_tokens;
+  if (sequence.num_in_flight > 0) job.text->add_group_in_flight(sequence.in_flight[0]);
   const BlockId first = options_.first_scratch + num_scratch_used_;
   for (int32_t i = 0; i < num_own; ++i) job.table.push_back(first + i);
-  if (begin % block_size != 0) job.copy = BlockCopy{0, blocks[num_whole], first};
+  if (!is_behind_drafts && begin % block_size != 0) job.copy = BlockCopy{0, blocks[num_shared], first};
   job.is_fed = is_fed(*job.text);
+  LLMB_CHECK(job.is_fed || sequence.num_in_flight == 0);
   job.acceptance = acceptance(sequence);
   num_scratch_used_ += num_own;
   jobs_.push_back(std::move(job));
@@ -70,6 +74,8 @@ bool LayersDrafter::add_job(const Sequence& sequence, int32_t max_tokens, Guess*
 bool LayersDrafter::is_fed(const Sequence& text) const {
   return unseen_ && !options_.guesses_trees && !text.penalty_counts && text.constraint == nullptr;
 }
+
+bool LayersDrafter::guesses_behind(const Sequence& sequence) const { return is_fed(sequence); }
 
 void LayersDrafter::begin_plan(StepPlan* plan) const {
   plan->clear();
@@ -119,7 +125,7 @@ bool LayersDrafter::run_step(const DraftLimits& limits) {
 
 // For the others.
 void LayersDrafter::feed(const DraftLimits& limits) {
-  unseen_->begin_guesses();
+  unseen_->begin_guesses(limits.plan);
   while (feed_step(limits)) {
   }
   if (unseen_->failure().ok()) return;
@@ -129,10 +135,12 @@ void LayersDrafter::feed(const DraftLimits& limits) {
 }
 
 bool LayersDrafter::feed_step(const DraftLimits& limits) {
+  const auto goes_on = [&](const Job& job) { return job.is_fed && !is_long_enough(job, limits); };
+  if (std::ranges::none_of(jobs_, goes_on)) return false;
   UnseenStep& step = unseen_->begin();
   begin_plan(&step.plan);
   for (Job& job : jobs_) {
-    if (!job.is_fed || is_long_enough(job, limits)) continue;
+    if (!goes_on(job)) continue;
     if (!unseen_->has_slot()) break;
     append_row(job, &step.plan);
     unseen_->add_draft(job.acceptance, job.text.get(), job.guess);
@@ -140,12 +148,6 @@ bool LayersDrafter::feed_step(const DraftLimits& limits) {
     ++job.num_drawn;
   }
   return unseen_->submit();
-}
-
-void LayersDrafter::see_all() {
-  if (!unseen_) return;
-  unseen_->see_all();
-  if (!unseen_->failure().ok()) give_up(unseen_->failure());
 }
 
 void LayersDrafter::give_up(const Status& status) {
@@ -161,8 +163,8 @@ double LayersDrafter::acceptance(const Sequence& sequence) const {
 
 void LayersDrafter::see_drafts(std::span<TokenId> tokens) {
   if (!unseen_) return;
-  see_all();  // they ran before the step that verified them
   unseen_->put_tokens(tokens);
+  if (!unseen_->failure().ok()) give_up(unseen_->failure());
 }
 
 void LayersDrafter::learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) {

@@ -45,7 +45,7 @@ class LayersDrafter final : public Drafter {
   // Blocks that drafts of `max_tokens` take of a sequence, at most.
   static int32_t blocks_per_sequence(int32_t max_tokens, int32_t block_size);
 
-  // The target's backend, which has nothing in flight when it is asked to draft, and the clock outlive it.
+  // The target's backend, which has nothing in flight when it is asked to draft by way of the host, and the clock outlive it.
   // own: of the target; or null both. REQUIRES: info().runs_first_layers, or info().has_mtp; one layer group that sees
   // everything
   LayersDrafter(Backend& target, const LayersDrafterOptions& options, const Clock& clock, OwnDrafts own = {});
@@ -54,6 +54,7 @@ class LayersDrafter final : public Drafter {
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
   double acceptance(const Sequence& sequence) const override;
   double ms_per_token(int32_t num_sequences) const override { return cost_.ms(num_sequences); }
+  bool guesses_behind(const Sequence& sequence) const override;
   void see_drafts(std::span<TokenId> tokens) override;
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
   void forget(const Sequence& sequence) override { acceptance_of_.erase(sequence.id); }
@@ -81,7 +82,6 @@ class LayersDrafter final : public Drafter {
   bool run_step(const DraftLimits& limits);
   void feed(const DraftLimits& limits);
   bool feed_step(const DraftLimits& limits);
-  void see_all();
   void give_up(const Status& status);
 
   Backend& target_;

@@ -91,7 +91,7 @@ void MedusaDrafter::draft(std::span<const Sequence* const> sequences, const Draf
       body(rows.first(std::min(at_once, rows.size())));
   };
   call_in_parts(by_host_, [&](std::span<const Row> rows) { run(rows, num_heads, limits.min_probability); });
-  if (unseen_) unseen_->begin_guesses();
+  if (unseen_) unseen_->begin_guesses(limits.plan);
   call_in_parts(fed_, [&](std::span<const Row> rows) { feed(rows, num_heads, limits.min_probability); });
 }
 

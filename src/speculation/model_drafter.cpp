@@ -17,16 +17,25 @@ ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterO
 
 void ModelDrafter::draft(std::span<const Sequence* const> sequences, const DraftLimits& limits,
                          std::span<Guess> guesses) {
-  see_all();
+  const auto is_seen = [](const Sequence* sequence) { return sequence->num_in_flight == 0; };
+  const bool is_behind = !std::ranges::all_of(sequences, is_seen);
+  if (!is_behind) see_all();
   if (has_failed_) return;
   ++num_calls_;
   std::vector<Job> jobs, fed;
-  const auto max_fed = static_cast<size_t>(options_.max_num_batched_tokens);  // each has a token in a step
+  int32_t num_rows = options_.max_num_batched_tokens;  // left of the first step of those that are fed
   for (size_t i = 0; i < sequences.size() && static_cast<int32_t>(jobs.size() + fed.size()) < options_.max_num_seqs; ++i) {
-    const Row* const row = row_for(*sequences[i], limits.max_tokens);
+    const Sequence& sequence = *sequences[i];
+    const bool has_room = is_fed(sequence) && num_rows >= most_first_rows(sequence);
+    if (is_behind && (!has_room || !is_group_known(sequence))) continue;
+    Row* const row = row_for(sequence, limits);
     if (row == nullptr) continue;
-    std::vector<Job>& own = is_fed(*row->text) && fed.size() < max_fed ? fed : jobs;
-    own.push_back({.text = row->text.get(), .guess = &guesses[i], .acceptance = row->acceptance.share()});
+    if (has_room) num_rows -= most_first_rows(sequence);
+    (has_room ? fed : jobs).push_back({.text = row->text.get(),
+                                       .guess = &guesses[i],
+                                       .acceptance = row->acceptance.share(),
+                                       .row = row,
+                                       .target = is_seen(&sequence) ? nullptr : &sequence});
   }
   while (run_step(jobs, limits)) {
   }
@@ -34,8 +43,8 @@ void ModelDrafter::draft(std::span<const Sequence* const> sequences, const Draft
 }
 
 // With blocks for the drafts; null: there is no room.
-ModelDrafter::Row* ModelDrafter::row_for(const Sequence& sequence, int32_t max_tokens) {
-  const int64_t num_slots = int64_t{sequence.num_known_tokens()} + max_tokens;
+ModelDrafter::Row* ModelDrafter::row_for(const Sequence& sequence, const DraftLimits& limits) {
+  const int64_t num_slots = int64_t{sequence.num_known_tokens()} + sequence.max_unseen_tokens() + limits.max_tokens;
   if (num_slots > options_.max_model_len || sequence.request->is_indivisible) return nullptr;
   auto at = rows_.find(sequence.id);
   if (at == rows_.end()) {
@@ -46,21 +55,29 @@ ModelDrafter::Row* ModelDrafter::row_for(const Sequence& sequence, int32_t max_t
   }
   Row& row = at->second;
   row.last_call = num_calls_;
-  follow(sequence, row.text.get());
+  if (!follow(sequence, limits.plan, &row)) return nullptr;
   if (row.text->blocks.grow_to(num_slots, &allocator_)) return &row;
   make_room();
   return row.text->blocks.grow_to(num_slots, &allocator_) ? &row : nullptr;
 }
 
-// Takes back the drafts that were wrong.
-void ModelDrafter::follow(const Sequence& sequence, Sequence* text) {
+// Takes back the drafts that were wrong. False: it lacks tokens of the plan in flight, whose drafts were not its own.
+bool ModelDrafter::follow(const Sequence& sequence, int64_t plan, Row* row) {
+  Sequence* const text = row->text.get();
+  const bool is_behind = sequence.num_in_flight > 0;
+  const bool has_drafted_before = is_behind && row->last_plan >= plan - 1;
+  if (sequence.max_unseen_tokens() > 1 && !has_drafted_before) return false;
   const auto [mine, theirs] = std::mismatch(text->output_tokens.begin(), text->output_tokens.end(),
                                             sequence.output_tokens.begin(), sequence.output_tokens.end());
   const int32_t num_alike = text->num_prompt_tokens() + static_cast<int32_t>(mine - text->output_tokens.begin());
   text->output_tokens = sequence.output_tokens;
   text->penalty_counts = sequence.penalty_counts;
   text->constraint = sequence.constraint == nullptr ? nullptr : sequence.constraint->clone();
-  text->num_computed_tokens = std::min({text->num_computed_tokens, num_alike, text->num_known_tokens() - 1});
+  const int32_t num_known = text->num_known_tokens();
+  if (has_drafted_before) text->num_computed_tokens = num_known;
+  else text->num_computed_tokens = std::min({text->num_computed_tokens, num_alike, num_known - (is_behind ? 0 : 1)});
+  row->text_plan = -1;
+  return true;
 }
 
 void ModelDrafter::make_room() {
@@ -140,8 +157,8 @@ double ModelDrafter::take_invested_ms() { return std::exchange(invested_ms_, 0);
 
 void ModelDrafter::see_drafts(std::span<TokenId> tokens) {
   if (!unseen_) return;
-  see_all();  // they ran before the step that verified them
   unseen_->put_tokens(tokens);
+  if (!unseen_->failure().ok()) give_up(unseen_->failure());
 }
 
 void ModelDrafter::learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) {

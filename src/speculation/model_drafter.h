@@ -37,7 +37,8 @@ struct ModelDrafterOptions {
 // With a DraftFeed the drafts of rows that are drawn by their own numbers and logits alone, without penalties or a form,
 // go to the target on the device (model_drafter_feed.cpp): their guesses hold drafted_token()s, and a chain of steps and
 // the step that verifies it wait for nobody. How long such a chain is goes by how often the row's drafts were right; how
-// sure the model was of each token is seen only afterwards.
+// sure the model was of each token is seen only afterwards. A chain may begin behind a plan in flight of the target's: its
+// first step also computes the token before the last one that the target gives, which may be the last draft before.
 class ModelDrafter final : public Drafter {
  public:
   // The clock outlives it. The backend is loaded, and nobody else's. feed: from it to the target, which is the only one to
@@ -50,6 +51,7 @@ class ModelDrafter final : public Drafter {
   double acceptance(const Sequence& sequence) const override;
   double ms_per_token(int32_t num_sequences) const override { return cost_.ms(num_sequences); }
   double take_invested_ms() override;
+  bool guesses_behind(const Sequence& sequence) const override { return is_fed(sequence); }
   void see_drafts(std::span<TokenId> tokens) override;
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
   void forget(const Sequence& sequence) override;
@@ -59,6 +61,8 @@ class ModelDrafter final : public Drafter {
     std::unique_ptr<Sequence> text;  // known tokens of the target's, then drafts
     Acceptance acceptance;
     int64_t last_call = 0;
+    int64_t last_plan = -2;  // of the target's, that steps which nobody waits for drafted for; < 0: none
+    int64_t text_plan = -1;  // that those drafts in the text are for which are not seen yet; < 0: there are none
   };
   struct Job {
     Sequence* text;
@@ -67,15 +71,19 @@ class ModelDrafter final : public Drafter {
     int32_t num_drawn = 0;
     double probability = 1;  // of being accepted
     double acceptance = 0;   // of the row's tokens
+    Row* row = nullptr;
+    const Sequence* target = nullptr;  // where it is behind a plan in flight, else null
   };
-  Row* row_for(const Sequence& sequence, int32_t max_tokens);
-  static void follow(const Sequence& sequence, Sequence* text);
+  Row* row_for(const Sequence& sequence, const DraftLimits& limits);
+  static bool follow(const Sequence& sequence, int64_t plan, Row* row);
   void make_room();
   static bool goes_on(const Job& job, const DraftLimits& limits);
   bool run_step(std::span<Job> jobs, const DraftLimits& limits);
   bool run_plan(bool catches_up);
   void give_up(const Status& status);
   bool is_fed(const Sequence& text) const;
+  bool is_group_known(const Sequence& sequence) const;
+  static int32_t most_first_rows(const Sequence& sequence);
   void feed(std::span<Job> jobs, const DraftLimits& limits);
   bool catch_up(std::span<Job> jobs);
   bool feed_step(std::span<Job> jobs, const DraftLimits& limits);

@@ -9,23 +9,6 @@
 
 namespace llmb {
 
-namespace {
-
-// Compares the guess with the tokens behind the first `num_output_tokens` of the sequence's.
-std::vector<Verdict> judge(const Guess& guess, const Sequence& sequence, int32_t num_output_tokens) {
-  std::vector<Verdict> verdicts(guess.tokens.size(), Verdict::kUnknown);
-  const std::vector<int32_t> depths = guess.depths();
-  for (int32_t i = 0; i < guess.size(); ++i) {
-    const int32_t parent = guess.parent(i), at = num_output_tokens + depths[i];
-    if ((parent >= 0 && verdicts[parent] != Verdict::kRight) || at >= sequence.num_output_tokens()) continue;
-    if (is_drafted(guess.tokens[i])) continue;  // whatever it was
-    verdicts[i] = guess.tokens[i] == sequence.output_tokens[at] ? Verdict::kRight : Verdict::kWrong;
-  }
-  return verdicts;
-}
-
-}  // namespace
-
 Speculator::Speculator(const SpeculatorOptions& options, std::vector<std::unique_ptr<Drafter>> drafters,
                        const StepCost& cost, const Clock& clock)
     : options_(options), drafters_(std::move(drafters)), cost_(cost), clock_(clock), switch_(cost.is_known()) {
@@ -40,9 +23,8 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
   plans_ahead_ |= planned.is_ahead;
   num_giving_ = static_cast<int32_t>(outlook.decoding.size()) + outlook.num_unseen;
   most_giving_ = std::max(most_giving_, num_giving_);
-  std::erase_if(choices_, [](const auto& choice) { return !choice.second.is_in_flight; });
-  for (const Sequence* sequence : outlook.decoding) choices_.erase(sequence->id);
-  if (planned.is_ahead) planned.num_sitting_out = static_cast<int32_t>(choices_.size());
+  begin_choices(outlook);
+  if (planned.is_ahead) planned.num_sitting_out = num_sitting_out(outlook);
   if (!is_on()) {
     num_alone_left_ = 0;
     return;
@@ -54,16 +36,17 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
   int32_t num_unseen = 0, most_unseen = 0;
   double unseen_ms = 0;
   for (const auto& [seq, choice] : choices_) {
-    if (choice.is_in_flight || choice.guess.empty() || !is_drafted(choice.guess.tokens[0])) continue;
+    if (choice.guess.empty() || !is_drafted(choice.guess.tokens[0])) continue;
     most_unseen = std::max(most_unseen, std::ranges::max(choice.guess.depths()) + 1);
     unseen_ms = most_unseen * drafters_[choice.drafter]->ms_per_token(++num_unseen);
   }
   choose(outlook);
-  for (const Sequence* sequence : outlook.decoding)
+  for (const Sequence* sequence : candidates_)
     if (const Choice* choice = find_choice(*sequence)) planned.expected += choice->guess.expected();
   const double took_ms = clock_.now_ms() - begin_ms;
   double now_invested_ms = 0;
   for (const auto& drafter : drafters_) now_invested_ms += drafter->take_invested_ms();
+  planned.draft_ms = unseen_ms;
   if (outlook.num_in_flight > 0) return;  // the device did not wait for it
   planned.drafting_ms = took_ms;
   planned.draft_ms = std::max(took_ms - now_invested_ms, unseen_ms);
@@ -73,16 +56,11 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
   metrics_.measured_saved_ms -= now_invested_ms;
 }
 
-Speculator::Choice* Speculator::find_choice(const Sequence& sequence) {
-  const auto at = choices_.find(sequence.id);
-  return at == choices_.end() ? nullptr : &at->second;
-}
-
 // Those sequences for which it expects more than the drafters before it.
 void Speculator::ask(size_t drafter, const PlanOutlook& outlook) {
   Drafter& asked = *drafters_[drafter];
   asked_.clear();
-  for (const Sequence* sequence : outlook.decoding) {
+  for (const Sequence* sequence : candidates_) {
     const Choice* choice = find_choice(*sequence);
     const double p = asked.acceptance(*sequence);
     if (choice == nullptr || choice->guess.expected() < p / (1 - std::min(p, 0.95))) asked_.push_back(sequence);
@@ -99,7 +77,7 @@ void Speculator::ask(size_t drafter, const PlanOutlook& outlook) {
     Choice& choice = choices_[asked_[i]->id];
     if (guess.expected() <= choice.guess.expected()) continue;
     guess.put_likeliest_first();
-    choice = {drafter, std::move(guess), asked_[i]->num_output_tokens()};
+    choice = {drafter, std::move(guess), asked_[i]->num_output_tokens() + asked_[i]->num_in_flight};
   }
 }
 
@@ -108,6 +86,7 @@ void Speculator::ask(size_t drafter, const PlanOutlook& outlook) {
 void Speculator::draft(Drafter& drafter, DraftLimits limits) {
   const std::span<const Sequence* const> sequences = asked_;
   limits.is_trial = !options_.drafts_always && switch_.is_trial();
+  limits.plan = step_;
   if (!limits.is_trial || !drafter.guesses_one_by_one())
     return drafter.draft(sequences, limits, guesses_);
   trial_left_ms_ += cost_.ms(num_giving_) / 8;
@@ -154,6 +133,7 @@ double Speculator::urgency(const Sequence& sequence) const {
 // Keeps of all guesses those that this plan verifies.
 void Speculator::choose(const PlanOutlook& outlook) {
   constexpr int32_t kPlansAlone = 32;
+  if (goes_behind_) return keep_what_pays(outlook, &planned_[outlook.num_in_flight]);
   if (outlook.num_in_flight > 0 && !outlook.alternates) {
     num_alone_left_ = std::max(0, num_alone_left_ - 1);
     return keep(guesses_worth_waiting(outlook), outlook);
@@ -229,7 +209,7 @@ void Speculator::keep_what_pays(const PlanOutlook& outlook, Planned* planned) {
     double urgency, probability;
   };
   std::vector<Candidate> candidates;
-  for (const Sequence* sequence : outlook.decoding) {
+  for (const Sequence* sequence : candidates_) {
     Choice* choice = find_choice(*sequence);
     if (choice == nullptr) continue;
     choice->urgency = urgency(*sequence);
@@ -258,7 +238,7 @@ void Speculator::keep_what_pays(const PlanOutlook& outlook, Planned* planned) {
                                  [least](const Candidate& candidate) { return candidate.urgency == least; });
   for (auto& [seq, choice] : choices_) {
     Guess& guess = choice.guess;
-    if (choice.is_in_flight || guess.is_whole) continue;  // whole: while drafting pays as a whole
+    if (guess.is_whole) continue;  // whole: while drafting pays as a whole
     const std::vector<double> all_right = guess.probabilities();
     std::vector<bool> is_kept(all_right.size());
     for (int32_t i = 0; i < guess.size(); ++i) {
@@ -290,44 +270,8 @@ Speculator::Worth Speculator::worth(const std::vector<double>& probabilities, in
 // few drafts lose time even if all are right; many would not.
 double Speculator::promise(const std::vector<double>& probabilities, int32_t num_rows) const {
   if (trial_expected_ <= 0) return 0;
-  const double host_ms = std::max(0.0, gap_together_ms_ - gap_without_ms_);
+  const double host_ms = goes_behind_ ? 0 : std::max(0.0, gap_together_ms_ - gap_without_ms_);
   return worth(probabilities, num_rows, std::min(1.0, trial_accepted_ / trial_expected_), host_ms).gain - 1;
-}
-
-void Speculator::propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) {
-  Choice* choice = find_choice(sequence);
-  if (choice == nullptr || choice->is_in_flight || sequence.num_in_flight > 0) return;
-  Guess& guess = choice->guess;
-  guess.keep_first(max_drafts);
-  choice->is_in_flight = !guess.empty();
-  drafts->tokens = guess.tokens;
-  drafts->parents = guess.parents;
-}
-
-void Speculator::see_drafts(StepPlan* plan) {
-  if (!has_drafted(*plan)) return;
-  for (const auto& drafter : drafters_) drafter->see_drafts(plan->tokens);
-  for (auto& [seq, choice] : choices_)
-    if (choice.is_in_flight) drafters_[choice.drafter]->see_drafts(choice.guess.tokens);
-}
-
-void Speculator::on_verified(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) {
-  const auto at = choices_.find(sequence.id);
-  if (at == choices_.end()) return;
-  Choice& choice = at->second;
-  choice.guess.keep_first(num_drafts);
-  drafters_[choice.drafter]->learn(sequence, choice.guess, judge(choice.guess, sequence, choice.num_output_tokens));
-  metrics_.drafters[choice.drafter].num_drafted += num_drafts;
-  metrics_.drafters[choice.drafter].num_accepted += num_accepted;
-  num_accepted_ += num_accepted;
-  ++metrics_.num_groups;
-  metrics_.num_given += num_accepted + 1;
-  choices_.erase(at);
-}
-
-void Speculator::on_end(const Sequence& sequence) {
-  choices_.erase(sequence.id);
-  for (const auto& drafter : drafters_) drafter->forget(sequence);
 }
 
 void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) {
@@ -337,6 +281,7 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
     ++num_sequences;
     num_drafts += group.num_rows() - 1;
   }
+  goes_behind_ = will_go_behind_;
   const Planned planned = planned_[0];
   std::shift_left(planned_.begin(), planned_.end(), 1);
   const auto num_accepted = static_cast<double>(std::exchange(num_accepted_, 0));

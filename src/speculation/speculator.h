@@ -45,6 +45,8 @@ struct SpeculationMetrics {
 //  - Alone: a sequence with drafts in flight sits out the plan ahead, the others do not, so the device never waits. Such
 //    a sequence gets every second step only: those whose guesses make up for it have drafts. Now and then all are seen
 //    before a plan, as others may have good guesses by then.
+// Where the drafters may guess behind what nobody has seen, for all sequences, neither is needed: each plan is planned
+// ahead, drafts included, and the device goes from one to the next. A sequence's guesses for two plans are in flight then.
 class Speculator final : public Proposer {
  public:
   // The clock and the cost, to which the engine adds each step before on_step(), outlive it. REQUIRES: a drafter
@@ -53,11 +55,8 @@ class Speculator final : public Proposer {
 
   void begin_plan(const PlanOutlook& outlook) override;
   void propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) override;
-  bool must_see(const Sequence& sequence) const override {
-    const auto at = choices_.find(sequence.id);
-    return at != choices_.end() && at->second.is_in_flight;
-  }
-  bool must_see_all() const override { return is_on() && num_alone_left_ == 0; }
+  bool must_see(const Sequence& sequence) const override { return !goes_behind_ && in_flight_.contains(sequence.id); }
+  bool must_see_all() const override { return is_on() && num_alone_left_ == 0 && !goes_behind_; }
   void see_drafts(StepPlan* plan) override;
   void on_verified(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) override;
   void on_end(const Sequence& sequence) override;
@@ -69,9 +68,9 @@ class Speculator final : public Proposer {
   struct Choice {
     size_t drafter = 0;
     Guess guess;
-    int32_t num_output_tokens = 0;  // of the sequence, before the guess
+    int32_t num_output_tokens = 0;  // of the sequence, before the guess; at least, where others are in flight
     double urgency = 1;
-    bool is_in_flight = false;
+    int64_t step = 0;  // that verifies it
   };
   // A plan that has not run yet.
   struct Planned {
@@ -89,6 +88,8 @@ class Speculator final : public Proposer {
   };
 
   bool is_on() const { return options_.drafts_always || switch_.is_on(); }
+  void begin_choices(const PlanOutlook& outlook);
+  int32_t num_sitting_out(const PlanOutlook& outlook) const;
   void ask(size_t drafter, const PlanOutlook& outlook);
   void draft(Drafter& drafter, DraftLimits limits);  // asked_ -> guesses_
   DraftLimits limits_worth_asking(const Drafter& drafter, std::span<const Sequence* const> sequences,
@@ -116,7 +117,11 @@ class Speculator final : public Proposer {
   const Clock& clock_;
   SpeculationSwitch switch_;
   SpeculationMetrics metrics_;
-  std::unordered_map<SeqId, Choice> choices_;  // for the plan that is made, and those that are in flight
+  std::vector<const Sequence*> candidates_;    // for guesses in the plan that is made
+  std::unordered_map<SeqId, Choice> choices_;  // for it
+  std::unordered_map<SeqId, std::vector<Choice>> in_flight_;  // the oldest first
+  int64_t step_ = 0;                                          // of the plan that is made
+  bool goes_behind_ = false, will_go_behind_ = false;         // will: from the next step that has run on
   std::array<Planned, kMaxAlternatingPlans> planned_;  // by plans in flight before it
   std::vector<const Sequence*> asked_;
   std::vector<Guess> guesses_;

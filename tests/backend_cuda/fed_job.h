@@ -49,19 +49,21 @@ inline std::string fed_lines(int max_tokens = 40) {
   return text;
 }
 
-// With what does not, several answers, and ends that only a token tells.
-inline std::string mixed_lines(int32_t vocab_size) {
+// With what does not, unless all must, several answers, and ends that only a token tells.
+inline std::string mixed_lines(int32_t vocab_size, bool all_stay = false) {
   std::vector<int> stops = {3, 9, 14, 22, 31, 40, 47, 58, 66, 75, 83, 90, 101, 112, 120};
   std::erase_if(stops, [&](int token) { return token >= vocab_size; });
   std::string text;
   for (int i = 0; i < 8; ++i) {
     nlohmann::json line = fed_line(i, i % 2 == 0 ? 34 : 17);
     if (i == 1 || i == 6) line["stop_token_ids"] = stops;
-    if (i == 2) line["repetition_penalty"] = 1.2;
-    if (i == 3) line["frequency_penalty"] = 0.4, line["logprobs"] = 1;
+    if (i == 2 && !all_stay) line["repetition_penalty"] = 1.2;
+    if (i == 3) line["logprobs"] = 1;
+    if (i == 3 && !all_stay) line["frequency_penalty"] = 0.4;
     if (i == 4) line["n"] = 2, line["temperature"] = 1.0;
     if (i == 5) line["stop_token_ids"] = stops, line["min_tokens"] = 9;
-    if (i == 7) line["n"] = 3, line["presence_penalty"] = 0.5, line["stop_token_ids"] = stops;
+    if (i == 7) line["n"] = 3, line["stop_token_ids"] = stops;
+    if (i == 7 && !all_stay) line["presence_penalty"] = 0.5;
     text += line.dump() + "\n";
   }
   return text;
@@ -74,16 +76,22 @@ inline std::string answers_without_drafts(const std::string& lines, EngineJobOpt
   return plain.output();
 }
 
-// Counts the plans whose drafts the host does not know when they have run.
+// Counts the plans whose drafts the host does not know when they have run, and those that were made, drafts included,
+// while another one was in flight.
 class UnseenPlans final : public Proposer {
  public:
-  explicit UnseenPlans(Speculator& inner) : inner_(inner) {}
-  void begin_plan(const PlanOutlook& outlook) override { inner_.begin_plan(outlook); }
+  // sees_all: no plan is made before the one before it has run
+  UnseenPlans(Speculator& inner, bool sees_all) : inner_(inner), sees_all_(sees_all) {}
+  void begin_plan(const PlanOutlook& outlook) override {
+    is_ahead_ = outlook.num_in_flight > 0;
+    inner_.begin_plan(outlook);
+  }
   void propose(const Sequence& s, int32_t max_drafts, Drafts* drafts) override {
     inner_.propose(s, max_drafts, drafts);
+    if (is_ahead_ && drafts->size() > 0) ++num_ahead, is_ahead_ = false;  // once a plan
   }
   bool must_see(const Sequence& sequence) const override { return inner_.must_see(sequence); }
-  bool must_see_all() const override { return inner_.must_see_all(); }
+  bool must_see_all() const override { return sees_all_ || inner_.must_see_all(); }
   void see_drafts(StepPlan* plan) override { inner_.see_drafts(plan); }
   void on_verified(const Sequence& s, int32_t num_drafts, int32_t num_accepted) override {
     inner_.on_verified(s, num_drafts, num_accepted);
@@ -93,16 +101,18 @@ class UnseenPlans final : public Proposer {
     num_plans += has_drafted(plan);
     inner_.on_step(plan, output, step_ms, gap_ms);
   }
-  int64_t num_plans = 0;
+  int64_t num_plans = 0, num_ahead = 0;
 
  private:
   Speculator& inner_;
+  const bool sees_all_;
+  bool is_ahead_ = false;
 };
 
 // Options with a speculator, which outlives the run.
 struct Drafting {
-  Drafting(EngineJobOptions o, const DraftSetup& setup)
-      : options(std::move(o)), speculator(make_speculator(setup, &options, cost, clock)) {
+  Drafting(EngineJobOptions o, const DraftSetup& setup, bool sees_all = false)
+      : options(std::move(o)), speculator(make_speculator(setup, &options, cost, clock)), unseen(*speculator, sees_all) {
     options.proposer = &unseen;
     options.step_cost = &cost;
   }
@@ -110,18 +120,18 @@ struct Drafting {
   StepCost cost;
   EngineJobOptions options;
   const std::unique_ptr<Speculator> speculator;
-  UnseenPlans unseen{*speculator};
+  UnseenPlans unseen;
 };
 
 struct Drafted {
   EngineJobOutcome outcome;
   SpeculationMetrics::Kind drafts;
-  int64_t num_waits = 0;
+  int64_t num_waits = 0, num_ahead = 0;  // of the host; plans with drafts that were made behind one in flight
 };
 
 inline Drafted check_same(const std::string& lines, const std::string& expected, EngineJobOptions o,
-                          const DraftSetup& setup) {
-  const Drafting drafting(std::move(o), setup);
+                          const DraftSetup& setup, bool sees_all = false) {
+  const Drafting drafting(std::move(o), setup, sees_all);
   const EngineJob job(lines);
   const uint64_t before = simt::num_waits();
   Drafted drafted;
@@ -130,6 +140,7 @@ inline Drafted check_same(const std::string& lines, const std::string& expected,
   drafted.num_waits = static_cast<int64_t>(simt::num_waits() - before);
   CHECK(job.output() == expected);
   CHECK(drafting.unseen.num_plans == 0);
+  drafted.num_ahead = drafting.unseen.num_ahead;
   drafted.drafts = drafting.speculator->metrics().drafters.back();
   return drafted;
 }

@@ -35,7 +35,7 @@ DraftSetup setup_of(decltype(DraftSetup::share_queue) share_queue) {
 TEST_CASE("the host waits once a step: for what the target gives, not for drafts, which are those that it would see") {
   const std::string expected = answers_without_drafts(fed_lines());
   const Drafted by_host = check_same(fed_lines(), expected, job_options(), setup_of(share_nothing));
-  const Drafted fed = check_same(fed_lines(), expected, job_options(), setup_of(share));
+  const Drafted fed = check_same(fed_lines(), expected, job_options(), setup_of(share), /*sees_all=*/true);
   MESSAGE("waits of the host: " << by_host.num_waits << " in " << by_host.outcome.num_steps << " steps by way of it, "
                                 << fed.num_waits << " in " << fed.outcome.num_steps << " on the device; "
                                 << fed.drafts.num_accepted << " of " << fed.drafts.num_drafted << " drafts are right");
@@ -45,6 +45,16 @@ TEST_CASE("the host waits once a step: for what the target gives, not for drafts
   CHECK(fed.outcome.num_steps == by_host.outcome.num_steps);
   CHECK(fed.num_waits <= fed.outcome.num_steps);
   CHECK(by_host.num_waits > 3 * fed.num_waits);
+}
+
+TEST_CASE("a step is drafted for and queued while the one before it is in flight, whatever that gives") {
+  const std::string expected = answers_without_drafts(fed_lines());
+  const Drafted ahead = check_same(fed_lines(), expected, job_options(), setup_of(share));
+  MESSAGE(ahead.num_ahead << " of " << ahead.outcome.num_steps << " steps behind one in flight, " << ahead.num_waits
+                          << " waits; " << ahead.drafts.num_accepted << " of " << ahead.drafts.num_drafted << " right");
+  CHECK(ahead.num_ahead > ahead.outcome.num_steps / 2);
+  CHECK(ahead.num_waits <= ahead.outcome.num_steps);
+  CHECK(ahead.drafts.num_accepted > ahead.drafts.num_drafted * 4 / 5);  // as many as by way of the host
 }
 
 TEST_CASE("drafts are there before they are verified, in whatever order streams run that nothing orders") {
@@ -83,9 +93,10 @@ TEST_CASE("steps that draft for the device and those that verify such drafts are
 }
 
 TEST_CASE("deterministic: in random schedules and small pools of both models no byte differs, whatever the rows ask for") {
-  const std::string lines = mixed_lines(/*vocab_size=*/128), expected = answers_without_drafts(lines);
+  const std::string of_all = mixed_lines(/*vocab_size=*/128, /*all_stay=*/true), of_some = mixed_lines(128);
+  const std::string answers_of_all = answers_without_drafts(of_all), answers_of_some = answers_without_drafts(of_some);
   TestRng rng(21);
-  int64_t num_preemptions = 0, num_drafted = 0, num_accepted = 0;
+  int64_t num_preemptions = 0, num_drafted = 0, num_accepted = 0, num_ahead = 0;
   for (int i = 0; i < (runs_all_schedules() ? 40 : 10); ++i) {
     CAPTURE(i);
     EngineJobOptions o = job_options();
@@ -97,13 +108,18 @@ TEST_CASE("deterministic: in random schedules and small pools of both models no 
     setup.max_num_batched_tokens = rng.between(4, 48);
     setup.looks_up = i % 4 == 3;
     setup.drafts_always = i % 3 != 2;
-    const Drafted drafted = check_same(lines, expected, o, setup);
+    const bool all_stay = i % 3 != 0;
+    const Drafted drafted =
+        check_same(all_stay ? of_all : of_some, all_stay ? answers_of_all : answers_of_some, o, setup);
+    num_ahead += drafted.num_ahead;
     num_preemptions += drafted.outcome.num_preemptions;
     num_drafted += drafted.drafts.num_drafted, num_accepted += drafted.drafts.num_accepted;
   }
-  MESSAGE(num_accepted << " of " << num_drafted << " drafts are right; " << num_preemptions << " preemptions");
+  MESSAGE(num_accepted << " of " << num_drafted << " drafts are right; " << num_preemptions << " preemptions; "
+                       << num_ahead << " steps behind one in flight");
   CHECK(num_preemptions > 0);
   CHECK(num_accepted > num_drafted / 4);
+  CHECK(num_ahead > 50);
 }
 
 TEST_CASE("a call of the runtime that fails ends the drafts or the run, and changes no byte") {

@@ -77,7 +77,7 @@ TEST_CASE("the host waits once a step: for what the model gives, not for drafts,
     const std::string expected = c.answers_without_drafts(lines);
     const EngineJobOptions o = c.drafting(c.job());
     const Drafted by_host = check_same(lines, expected, o, c.setup(nullptr));
-    const Drafted fed = check_same(lines, expected, o, c.setup(own_cuda_drafts_of));
+    const Drafted fed = check_same(lines, expected, o, c.setup(own_cuda_drafts_of), /*sees_all=*/true);
     MESSAGE(c.model << ", " << c.num_layers << " layers: " << by_host.num_waits << " waits in "
                     << by_host.outcome.num_steps << " steps by way of the host, " << fed.num_waits << " in "
                     << fed.outcome.num_steps << " on the device; " << fed.drafts.num_accepted << " of "
@@ -92,6 +92,22 @@ TEST_CASE("the host waits once a step: for what the model gives, not for drafts,
     CHECK(fed.drafts.num_accepted == by_host.drafts.num_accepted);
     CHECK(fed.outcome.num_steps == by_host.outcome.num_steps);
     CHECK(by_host.num_waits > 3 * fed.num_waits);
+  }
+}
+
+TEST_CASE("a step is drafted for and queued while the one before it is in flight, whatever that gives") {
+  const std::string lines = fed_lines(30);
+  for (const Case& c : {kCases[0], kCases[2], kCases[4]}) {
+    CAPTURE(c.model);
+    CAPTURE(c.num_layers);
+    const EngineJobOptions o = c.drafting(c.job());
+    const Drafted ahead = check_same(lines, c.answers_without_drafts(lines), o, c.setup(own_cuda_drafts_of));
+    MESSAGE(c.model << ": " << ahead.num_ahead << " of " << ahead.outcome.num_steps << " steps behind one in flight, "
+                    << ahead.num_waits << " waits; " << ahead.drafts.num_accepted << " of " << ahead.drafts.num_drafted
+                    << " drafts are right");
+    CHECK(ahead.num_ahead > ahead.outcome.num_steps / 2);
+    CHECK(ahead.num_waits <= ahead.outcome.num_steps);
+    if (c.num_layers == 2) CHECK(ahead.drafts.num_accepted == ahead.drafts.num_drafted);
   }
 }
 
@@ -127,12 +143,13 @@ TEST_CASE("steps that verify drafts which only the device knows are replayed") {
 
 TEST_CASE("deterministic: in random schedules and small pools no byte differs, whatever the rows ask for") {
   TestRng rng(27);
-  int64_t num_preemptions = 0, num_drafted = 0, num_accepted = 0;
+  int64_t num_preemptions = 0, num_drafted = 0, num_accepted = 0, num_ahead = 0;
   for (int at = 0; at < static_cast<int>(kCases.size()); ++at) {
     const Case& c = kCases[static_cast<size_t>(at)];
     CAPTURE(c.model);
     CAPTURE(c.num_layers);
-    const std::string lines = mixed_lines(c.job().config.vocab_size), expected = c.answers_without_drafts(lines);
+    const std::string lines = mixed_lines(c.job().config.vocab_size, /*all_stay=*/at % 3 != 0);
+    const std::string expected = c.answers_without_drafts(lines);
     for (int i = at; i < at + (runs_all_schedules() ? 12 : 1); ++i) {
       CAPTURE(i);
       EngineJobOptions o = c.drafting(c.job());
@@ -146,11 +163,14 @@ TEST_CASE("deterministic: in random schedules and small pools no byte differs, w
       setup.drafts_always = i % 3 != 2;
       const Drafted drafted = check_same(lines, expected, o, setup);
       num_preemptions += drafted.outcome.num_preemptions;
+      num_ahead += drafted.num_ahead;
       num_drafted += drafted.drafts.num_drafted, num_accepted += drafted.drafts.num_accepted;
     }
   }
-  MESSAGE(num_accepted << " of " << num_drafted << " drafts are right; " << num_preemptions << " preemptions");
+  MESSAGE(num_accepted << " of " << num_drafted << " drafts are right; " << num_preemptions << " preemptions; "
+                       << num_ahead << " steps behind one in flight");
   CHECK(num_preemptions > 0);
+  CHECK(num_ahead > 20);
   CHECK(num_accepted > 0);
   CHECK(num_drafted > 500);
 }
@@ -162,7 +182,7 @@ TEST_CASE("a call of the runtime that fails ends the drafts or the run, and chan
   }
 }
 
-TEST_CASE("a plan follows those of its own queue alone, and a model without layers that draft has no queue for them") {
+TEST_CASE("a plan that drafts follows the newest of both queues, others those of their own; no layers, no queue") {
   ModelConfig config = load_model_config(kFixtures + "models/llama-gqa").value();
   LoadOptions load;
   load.model_dir = kFixtures + "models/llama-gqa";
@@ -178,7 +198,7 @@ TEST_CASE("a plan follows those of its own queue alone, and a model without laye
   const auto model = loaded(make_cuda_backend(0), config, load);
   OwnDrafts own = own_cuda_drafts_of(*model);
   REQUIRE(own.queue != nullptr);
-  CHECK(own.feed->num_slots() == 4);
+  CHECK(own.feed->num_slots() == 8);  // of two plans
   PlanBuilder builder(16);
   builder.add({1, 2, 3}, 0, 3, {0}, SampleRow());
   const StepPlan first = builder.plan();
@@ -186,21 +206,28 @@ TEST_CASE("a plan follows those of its own queue alone, and a model without laye
   next_builder.follow(0, 3, {0}, SampleRow());
   const StepPlan next = next_builder.plan();
   StepOutput output;
+  StepPlan drafting = next;
+  drafting.num_layers = 1;
+  CHECK(!own.queue->submit(drafting).ok());  // there is none
   CHECK(model->submit(first).ok());
-  CHECK(!own.queue->submit(next).ok());
-  CHECK(own.queue->submit(first).ok());
-  CHECK(!model->submit(next).ok());  // behind a plan of its own, but another one came between
-  CHECK(model->wait(&output).ok());
-  const TokenId drawn = output.tokens.at(0);
-  CHECK(own.queue->submit(next).ok());
-  CHECK(model->submit(first).ok());
-  CHECK(!own.queue->submit(next).ok());
+  CHECK(own.queue->submit(drafting).ok());
+  CHECK(own.queue->submit(drafting).ok());  // behind the one before, which lies as far ahead
+  CHECK(model->submit(next).ok());          // behind its own one, whatever drafts came between
   CHECK(model->wait(&output).ok());  // before those that were submitted before it
-  CHECK(output.tokens.at(0) == drawn);
+  const TokenId drawn = output.tokens.at(0);
+  CHECK(model->wait(&output).ok());
+  const TokenId behind = output.tokens.at(0);
+  CHECK(!own.queue->submit(drafting).ok());  // the newest has run
   CHECK(own.queue->wait(&output).ok());
-  CHECK(output.tokens.at(0) == drawn);
   CHECK(own.queue->wait(&output).ok());
   CHECK(output.tokens.size() == 1);
+  // With nothing between them the same is drawn.
+  CHECK(model->submit(first).ok());
+  CHECK(model->submit(next).ok());
+  CHECK(model->wait(&output).ok());
+  CHECK(output.tokens.at(0) == drawn);
+  CHECK(model->wait(&output).ok());
+  CHECK(output.tokens.at(0) == behind);
 }
 
 }  // namespace

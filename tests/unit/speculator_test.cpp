@@ -80,6 +80,23 @@ class UnseenDrafter final : public Drafter {
   const double ms_per_token_;
 };
 
+// Always guesses this token, also behind what nobody has seen, and keeps what became of its newest guess.
+class BehindDrafter final : public Drafter {
+ public:
+  std::string name() const override { return "behind"; }
+  bool guesses_behind(const Sequence& sequence) const override { return !sequence.penalty_counts; }
+  void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override {
+    for (size_t i = 0; i < sequences.size(); ++i)
+      for (int32_t k = 0; k < limits.max_tokens; ++k) guesses[i].add(7, k - 1, 0.9, 0);
+  }
+  void learn(const Sequence&, const Guess&, std::span<const Verdict> verdicts) override {
+    newest.assign(verdicts.begin(), verdicts.end());
+  }
+  void forget(const Sequence&) override {}
+
+  std::vector<Verdict> newest;
+};
+
 struct Simulated {
   double ms = 0;
   int64_t num_tokens = 0;
@@ -211,6 +228,56 @@ TEST_CASE("drafts that only the device knows are judged when they are seen, and 
     CHECK(gain > 2);
     CHECK(unseen.learned.share() == doctest::Approx(0.7).epsilon(0.1));
   }
+}
+
+TEST_CASE("guesses for a plan behind one in flight are judged by what their own plan gives, and nobody waits for a step") {
+  std::vector<std::unique_ptr<Drafter>> drafters;
+  drafters.push_back(std::make_unique<BehindDrafter>());
+  const auto& drafter = static_cast<const BehindDrafter&>(*drafters[0]);
+  const VirtualClock clock;
+  const StepCost cost;
+  Speculator speculator({.max_tokens = 2, .drafts_always = true}, std::move(drafters), cost, clock);
+  Sequence sequence(0, 0, make_request(4, 100), BlockTable(16), 100, 0);
+  sequence.append_token(3);
+  const Sequence* const all[] = {&sequence};
+  const auto plan = [&](int64_t step, int32_t max_drafts = 2) {
+    PlanOutlook outlook{.num_rows = 1, .num_in_flight = sequence.num_in_flight, .step = step};
+    (sequence.num_in_flight > 0 ? outlook.behind : outlook.decoding) = all;
+    outlook.num_unseen = sequence.num_in_flight;
+    speculator.begin_plan(outlook);
+    Drafts drafts;
+    speculator.propose(sequence, max_drafts, &drafts);
+    return drafts.size();
+  };
+  const auto run = [&](int64_t step, const std::vector<TokenId>& given) {
+    for (const TokenId token : given) sequence.append_token(token);
+    sequence.end_oldest_group(0);
+    speculator.on_verified(sequence, 2, static_cast<int32_t>(given.size()) - 1);
+    StepPlan ran;
+    ran.step = step;
+    ran.groups.resize(1);
+    speculator.on_step(ran, StepOutput(), 1, 0);
+  };
+  CHECK(speculator.must_see_all());
+  CHECK(plan(0) == 2);
+  sequence.add_group_in_flight({0, 3});
+  CHECK((speculator.must_see_all() && speculator.must_see(sequence)));
+  run(0, {7, 5});
+  CHECK(drafter.newest == std::vector<Verdict>{Verdict::kRight, Verdict::kWrong});
+  CHECK(!speculator.must_see_all());
+  CHECK(plan(1) == 2);
+  sequence.add_group_in_flight({0, 3});
+  CHECK(!speculator.must_see(sequence));
+  CHECK(plan(2, 1) == 1);  // which is not submitted
+  CHECK(plan(2) == 2);
+  sequence.add_group_in_flight({0, 3});
+  run(1, {7, 7, 8});
+  CHECK(drafter.newest == std::vector<Verdict>{Verdict::kRight, Verdict::kRight});
+  CHECK(plan(3) == 2);
+  run(2, {9});
+  CHECK(drafter.newest == std::vector<Verdict>{Verdict::kWrong, Verdict::kUnknown});
+  CHECK(speculator.metrics().num_groups == 3);
+  CHECK(speculator.metrics().num_given == 6);
 }
 
 TEST_CASE("what a step costs: the usual time, between observed numbers of rows in a line, never falling") {

@@ -57,13 +57,15 @@ class CudaBackend final : public Backend {
     if (index_ != target.index_ || context_ || target.context_) return nullptr;
     LLMB_CHECK(target.transformer_ && !stream_);
     stream_ = target.stream_;
-    drafts_ = target.is_fed_ = true;
+    target_ops_ = &*target.ops_, flights_.target = &target.flights_;
+    target.is_fed_ = true;
     return std::make_unique<CudaDraftFeed>(index_, target.ops_, ops_, stream_);
   }
 
   OwnDrafts own_drafts() {
     if (num_own_drafts() == 0) return {};
     is_fed_ = true, own_drafts_.forget_all();  // of one before
+    own_drafts_.target = &flights_;
     const auto submit_one = [this](const StepPlan& plan) { return submit_to(own_drafts_, plan); };
     const auto wait_for_one = [this](StepOutput* output) { return wait_for(own_drafts_, output); };
     return {std::make_unique<OwnQueue>(info_, num_own_drafts(), submit_one, wait_for_one),
@@ -73,10 +75,7 @@ class CudaBackend final : public Backend {
   const BackendInfo& info() const override { return info_; }
   MachineLimits measure_limits() override { return measure_device(dtype_, stream_->get()); }
 
-  AdapterStore* adapters() override {
-    CudaAdapters* const adapters = ops_ ? ops_->adapters() : nullptr;
-    return adapters != nullptr ? &adapters->store() : nullptr;
-  }
+  AdapterStore* adapters() override { return ops_ && ops_->adapters() ? &ops_->adapters()->store() : nullptr; }
 
   Status submit(const StepPlan& plan) override { return submit_to(flights_, plan); }
   Status wait(StepOutput* output) override { return wait_for(flights_, output); }
@@ -93,12 +92,13 @@ class CudaBackend final : public Backend {
   Status submit_to(FlightQueue& queue, const StepPlan& plan) {
     LLMB_CHECK_MSG(transformer_.has_value(), "load() comes before submit()");
     LLMB_CHECK_MSG(queue.has_room(), "too many plans in flight");
-    const StepPlan* in_flight = newest_ == &queue ? queue.newest_plan() : nullptr;
-    LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_, in_flight, is_fed_ ? ops_->num_drafted() : 0));
+    const DraftRules rules{is_fed_ ? ops_->num_drafted() : 0, queue.passes_on()};
+    LLMB_RETURN_IF_ERROR(check_plan(plan, config_, options_, info_, queue.before().newest_plan(), rules));
     LLMB_RETURN_IF_ERROR(check_device_plan(plan, ops_->limits(), is_early_stage()));
     return guard([&] {
       check(cudaSetDevice(index_), "cudaSetDevice");  // of this thread, which need not be the one that loaded
       if (ranks_) LLMB_RETURN_IF_ERROR(ranks_->failure());
+      if (queue.follows_target() && follows_another(plan)) ops_->follow(drafts() ? *target_ops_ : *ops_);
       start(plan, queue);
       return Status();
     });
@@ -120,8 +120,9 @@ class CudaBackend final : public Backend {
   }
 
   int32_t max_plans_in_flight() const {
-    return drafts_ ? kPlansOfDraftModel : plans_in_flight_of(context_ ? context_->part.num_stages : 1);
+    return drafts() ? kPlansOfDraftModel : plans_in_flight_of(context_ ? context_->part.num_stages : 1);
   }
+  bool drafts() const { return target_ops_ != nullptr; }  // for another one
   bool is_early_stage() const { return context_ && !context_->part.is_last_stage(); }
   int32_t num_own_drafts() const { return context_ ? 0 : num_own_plans(config_, options_); }
 
@@ -250,14 +251,12 @@ class CudaBackend final : public Backend {
   }
 
   int32_t num_groups() const { return ops_->kv_layout(0).groups.num_groups(); }
-
   void set_kv_pool(int32_t num_blocks) {
     ops_->set_kv_pool(num_blocks);
     info_.kv = ops_->kv_layout(num_blocks);
   }
 
   int64_t largest_bucket() const { return largest_graph(options_); }
-
   // None where steps give vectors, as they compute prompts.
   void record_graphs() {
     if (options_.pooling) return;
@@ -286,6 +285,7 @@ class CudaBackend final : public Backend {
     const StepShape shape{rows, rows, rows, step.second};
     const cuda::SampleNeeds all{true, true, true, true, true};
     ops_->set_step(ops_->stage().arrays(shape, step.kind), step.needs_all ? all : cuda::SampleNeeds());
+    ops_->set_drafting(drafts() || step.num_layers > 0 || step.kind.is_mtp);
     if (CudaAdapters* const adapters = ops_->adapters()) adapters->record_step(shape, step.has_adapters);
     graphs_.record(step, stream_->get(), [&] { run(rows, rows, step.num_layers, step.kind.is_mtp); });
   }
@@ -326,6 +326,7 @@ class CudaBackend final : public Backend {
     if (replay && !graphs_.holds(step)) record(step);
     if (CudaAdapters* const adapters = ops_->adapters()) adapters->begin_step(plan, shape, replay);
     ops_->set_step(arrays, needs, max_top);
+    ops_->set_drafting(drafts() || is_drafting(plan));
     ops_->copy_blocks(plan);
     ops_->count_unseen_tokens(plan);
     if (ranks_) {
@@ -344,8 +345,7 @@ class CudaBackend final : public Backend {
     flight.plan = &plan;
     flight.work = splits_.submitted(plan, shape.second);
     if (steps_) steps_->add();
-    ++queue.num_submitted;
-    newest_ = &queue;
+    queue.count(plan);
   }
 
   double await(const StepFlight& flight) const {
@@ -369,14 +369,14 @@ class CudaBackend final : public Backend {
   StoredQuantization stored_;  // how the checkpoint has what the device multiplies as it is
   BackendInfo info_;
   std::shared_ptr<const cuda::Stream> stream_;  // the target's, where this one drafts for it
-  bool drafts_ = false, is_fed_ = false;        // for another one, and by another one, on the device
+  const CudaOps* target_ops_ = nullptr;         // of the one that this one drafts for, on the device
+  bool is_fed_ = false;                         // by another one, or layers or heads of its own
   std::unique_ptr<CudaRanks> ranks_;  // where there are others
   std::optional<CudaOps> ops_;
   std::optional<Transformer> transformer_;
   StepGraphs graphs_;
   StepSplits splits_;
-  FlightQueue flights_, own_drafts_;     // of submit() and wait(), and of own_drafts()
-  const FlightQueue* newest_ = nullptr;  // that the newest plan is in
+  FlightQueue flights_, own_drafts_;  // of submit() and wait(), and of own_drafts()
   StepReader reader_;
   std::optional<RankSteps> steps_;  // where there are other ranks; last: its thread uses the rest
 };

@@ -12,8 +12,8 @@
 
 namespace llmb {
 
-// Plans that a draft model's backend holds, which wait for nobody: as many as mostly are drafted for a step.
-inline constexpr int32_t kPlansOfDraftModel = 8;
+// Plans that a draft model's backend holds, which wait for nobody: as many as mostly are drafted for two steps.
+inline constexpr int32_t kPlansOfDraftModel = 12;
 // The same of a model that drafts for itself, by layers, or by heads, which guess all places in one plan; 0: of no such.
 inline int32_t num_own_plans(const ModelConfig& config, const LoadOptions& options) {
   if (options.drafting_layers > 0 || config.mtp.is_used) return kPlansOfDraftModel;

@@ -307,7 +307,7 @@ void CudaOps::sample(Rows logits, int64_t first_sample, int64_t rows) {
     // Calls are in order of their rows: one that begins within a part finds its tables in place.
     if (begin == part.begin) {
       stage_.upload_tables(part, stream_);
-      cuda::count_unseen_tokens(step_.samples + part.begin, part.end - part.begin, step_.penalty, given_.last, stream_);
+      cuda::count_unseen_tokens(step_.samples + part.begin, part.end - part.begin, step_.penalty, given().last, stream_);
     }
     sample_rows(logits.from(begin - first_sample), begin, end - begin);
   }

@@ -124,8 +124,13 @@ void CudaOps::allocate_attention() {
 void CudaOps::lay_out_samples() {
   const int64_t rows = options_.limits.max_num_samples, top = rows * kMaxBestTokens;
   const int64_t finite_bytes = ceil_div(rows, 4) * 4;
-  given_memory_ = zeroed(rows * int64_t{sizeof(int32_t)} + (rows + num_drafted()) * int64_t{sizeof(TokenId)}, stream_);
-  given_ = {given_memory_.data<int32_t>(), given_memory_.data<TokenId>() + rows};
+  const int64_t given_size = 3 * rows + num_drafted();  // of int32_t, as TokenId
+  given_memory_ = zeroed(2 * given_size * int64_t{sizeof(int32_t)}, stream_);
+  const auto given_at = [&](int32_t* at) -> cuda::GivenOnDevice {
+    return {at, at + rows, at + 2 * rows};
+  };
+  given_ = given_at(given_memory_.data<int32_t>());
+  given_by_drafts_ = given_at(given_memory_.data<int32_t>() + given_size);
   sampled_bytes_ = rows * 8 + finite_bytes;
   sample_output_ = zeroed(sampled_bytes_ + top * 8, stream_);
   auto* at = sample_output_.data<uint8_t>();
@@ -190,11 +195,11 @@ void CudaOps::resolve_step() {
     }
   };
   set_lists(0);
-  cuda::resolve_step(step, given_, stream_);
+  cuda::resolve_step(step, given(), stream_);
   if (step_.shape.is_split()) {  // the other part's attention alone
     set_lists(1);
     step.num_tokens = step.num_samples = 0;
-    cuda::resolve_step(step, given_, stream_);
+    cuda::resolve_step(step, given(), stream_);
   }
   if (states_ && !step_.kind.is_mtp) states_->resolve(step_);
 }
@@ -203,7 +208,7 @@ void CudaOps::count_unseen_tokens(const StepPlan& plan) {
   const auto counts_unseen = [&](const SampleRow& row) { return counts_unseen_token(row, plan.penalty); };
   if (std::none_of(plan.sample_rows.begin(), plan.sample_rows.end(), counts_unseen)) return;
   if (!step_.parts.empty()) return;  // sample() does it, part by part
-  cuda::count_unseen_tokens(step_.samples, step_.shape.num_samples, step_.penalty, given_.last, stream_);
+  cuda::count_unseen_tokens(step_.samples, step_.shape.num_samples, step_.penalty, given().last, stream_);
 }
 
 void CudaOps::give_tokens() {
@@ -218,7 +223,8 @@ void CudaOps::give_tokens() {
   step.top_tokens = sampled_.top_tokens;
   step.max_top = sampled_.max_top;
   step.vocab = options_.vocab_size;
-  cuda::give_tokens(step, given_, stream_);
+  if (is_drafting_) step.entries = step_.entries, step.rows = step_.rows, step.positions = step_.positions;
+  cuda::give_tokens(step, given(), stream_);
 }
 
 }  // namespace llmb

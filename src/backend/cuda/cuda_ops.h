@@ -124,9 +124,15 @@ class CudaOps final : public Ops, public StepParts {
   void count_unseen_tokens(const StepPlan& plan);
   void resolve_step();
   void give_tokens();
-  const cuda::GivenOnDevice& given() const { return given_; }
-  // Where a draft model leaves tokens, behind the last ones that groups gave: to a step they are groups, too.
-  TokenId* drafted() const { return given_.last + options_.limits.max_num_samples; }  // [num_drafted()]
+  // Steps that draft go on from each other, and leave alone what steps that do not draft gave. From set_step() on.
+  void set_drafting(bool is_drafting) { is_drafting_ = is_drafting; }
+  // The next step that drafts goes on from what the target's newest step gave. REQUIRES: as many groups at most
+  void follow(const CudaOps& target);
+  // The step goes on from what is there, and leaves there what it gives.
+  const cuda::GivenOnDevice& given() const { return is_drafting_ ? given_by_drafts_ : given_; }
+  const cuda::GivenOnDevice& given_by_drafts() const { return given_by_drafts_; }
+  // Where a draft model leaves tokens, behind what groups gave: to a step they are groups, too.
+  TokenId* drafted() const { return given_.before_last + options_.limits.max_num_samples; }  // [num_drafted()]
   int32_t num_drafted() const { return options_.num_drafted; }
   int32_t vocab_size() const { return options_.vocab_size; }
   // While on, linear() times its candidates for shapes it has not seen and keeps the best. It waits for the device.
@@ -303,7 +309,8 @@ class CudaOps final : public Ops, public StepParts {
   cuda::DeviceMemory sample_workspace_, sample_output_;
   cuda::SampleResult sampled_;  // in sample_output_
   cuda::DeviceMemory given_memory_;
-  cuda::GivenOnDevice given_;  // by the last step; in given_memory_
+  cuda::GivenOnDevice given_, given_by_drafts_;  // by the last steps that draft, or do not; in given_memory_
+  bool is_drafting_ = false;
   int64_t sampled_bytes_ = 0;
   StepStage stage_;
   int32_t num_blocks_ = 0;

@@ -1,5 +1,6 @@
-// The ops of layers that draft behind the last one. Their hidden states lie behind all keys and values of the pool, by
+// The ops of steps that draft, and of layers that do behind the last one. Their hidden states lie behind all keys and values of the pool, by
 // blocks, so that what copies or swaps blocks has them too.
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -9,6 +10,16 @@
 #include "kernels/cuda/hidden_rows.h"
 
 namespace llmb {
+
+void CudaOps::follow(const CudaOps& target) {
+  const size_t bytes = std::min(options_.limits.max_num_samples, target.limits().max_num_samples) * sizeof(int32_t);
+  const auto copy = [&](int32_t* to, const int32_t* from) {
+    cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, main_stream_), "cudaMemcpyAsync");
+  };
+  copy(given_by_drafts_.counts, target.given_.counts);
+  copy(given_by_drafts_.last, target.given_.last);
+  copy(given_by_drafts_.before_last, target.given_.before_last);
+}
 
 int64_t CudaOps::hidden_block_bytes() const { return kv_layout(0).hidden_bytes() * options_.block_size; }
 

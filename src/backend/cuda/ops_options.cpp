@@ -53,7 +53,7 @@ CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, co
   o.block_size = options.block_size;
   o.max_position = options.max_model_len;
   o.max_logit_rows = max_logit_rows(config, options);
-  o.num_drafted = options.max_num_drafts * (options.heads_dir.empty() ? 1 : kBestOfHead);
+  o.num_drafted = kMaxPlansInFlight * options.max_num_drafts * (options.heads_dir.empty() ? 1 : kBestOfHead);
   o.deterministic = options.cuda.deterministic;
   return o;
 }

@@ -47,10 +47,22 @@ class FlightQueue {
   StepFlight& of(int64_t step) { return flights_[static_cast<size_t>(step) % flights_.size()]; }
   const StepPlan* newest_plan() { return empty() ? nullptr : of(num_submitted - 1).plan; }  // null: none is in flight
 
+  // Where its plans draft for those of another queue: whether its next plan follows the newest of those, which came after
+  // the newest of its own that gives anything.
+  bool follows_target() const { return target != nullptr && num_behind_ != target->num_submitted; }
+  bool passes_on() const { return target != nullptr && !follows_target(); }  // DraftRules'
+  FlightQueue& before() { return follows_target() ? *target : *this; }  // that its next plan may follow the newest of
+  void count(const StepPlan& plan) {
+    ++num_submitted;
+    if (target != nullptr && plan.num_groups() > 0) num_behind_ = target->num_submitted;
+  }
+
+  FlightQueue* target = nullptr;  // that its plans draft for; null: they do not
   int64_t num_submitted = 0, num_fetched = 0;
   GivenTokens given;  // by the last one that was fetched
 
  private:
+  int64_t num_behind_ = -1;        // of the target's plans, when the newest one came
   std::deque<StepFlight> flights_;  // step i in entry i % size
 };
 

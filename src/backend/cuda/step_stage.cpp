@@ -269,8 +269,10 @@ void StepStage::upload_masks(const StepPlan& plan, cudaStream_t stream) {
 void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) {
   copy_padded(plan.tokens, TokenId{0}, shape.num_tokens, out + at.tokens);
   auto* const tokens = reinterpret_cast<TokenId*>(out + at.tokens);
-  for (int32_t row = 0; row < plan.num_tokens(); ++row)  // to CudaOps::drafted()
-    if (is_drafted(tokens[row])) tokens[row] = unseen_token(limits_.max_num_samples + drafted_slot(tokens[row]));
+  const int32_t max_groups = limits_.max_num_samples;
+  for (TokenId& token : std::span(tokens, plan.tokens.size()))  // CudaOps has them behind groups' last tokens
+    if (is_drafted(token)) token = unseen_token(2 * max_groups + drafted_slot(token));
+    else if (is_before_unseen(token)) token = unseen_token(max_groups + group_before_unseen(token));
   copy_padded(rows_, cuda::StepRow(), shape.num_tokens, out + at.rows);
   copy(plan.entries, out + at.entries);
   if (limits_.has_states) pack_states(plan, shape, out + at.states);

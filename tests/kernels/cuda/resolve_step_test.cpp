@@ -167,6 +167,34 @@ void check_penalties(const StepPlan& plan, const GivenTokens& before) {
   CHECK((rows.check_guards() && penalty.check_guards() && last.holds(before.last)));
 }
 
+// The token that the last one which a group gave was drawn behind; 0: it gave none that was drawn.
+TokenId before_last_of(const StepPlan& plan, const ResolvedStep& step, const StepOutput& output, int32_t g) {
+  const SampleGroup& group = plan.groups[g];
+  const int32_t begin = output.token_start[g], end = output.token_start[g + 1];
+  if (begin == end || group.mode == SampleMode::kBest) return 0;
+  const int32_t first = plan.sample_rows[group.row_begin].token_row;
+  int32_t row = first;
+  for (int32_t i = begin; i + 1 < end; ++i) {
+    const auto is_next = [&](int32_t child) {
+      return (plan.parent_rows.empty() ? child - 1 : plan.parent_rows[child]) == row && step.tokens[child] == output.tokens[i];
+    };
+    int32_t child = row + 1;
+    while (child < first + group.num_rows() && !is_next(child)) ++child;
+    row = child;
+  }
+  return step.tokens[row];
+}
+
+// As many tokens as the entries of a step that drafts lie ahead of their bases.
+std::vector<int32_t> passed_on(const StepPlan& plan, const GivenTokens& before) {
+  std::vector<int32_t> counts;
+  for (const SampleGroup& group : plan.groups) {
+    const int32_t follows = plan.entries[group.entry].follows;
+    counts.push_back(follows == kNoGroup ? 1 : std::max(1, before.counts[follows]));
+  }
+  return counts;
+}
+
 void check_give(const StepPlan& plan, const GivenTokens& before, const SampledRows& sampled) {
   ResolvedStep resolved;
   llmb::resolve_step(plan, before, &resolved);
@@ -183,17 +211,27 @@ void check_give(const StepPlan& plan, const GivenTokens& before, const SampledRo
   const DeviceArray<TokenId> tokens(resolved.tokens), drawn(sampled.tokens), top_tokens(top);
   const DeviceArray<int32_t> parents(plan.parent_rows);
   const DeviceArray<uint8_t> is_finite(sampled.is_finite);
-  DeviceArray<int32_t> counts(groups.size()), last(groups.size());
+  DeviceArray<int32_t> counts(groups.size()), last(groups.size()), before_last(groups.size());
   GroupsToGive step;
   step.num_groups = static_cast<int32_t>(groups.size());
   step.groups = groups.data(), step.samples = samples.data(), step.tokens = tokens.data();
   if (!plan.parent_rows.empty()) step.parent_rows = parents.data();
   step.sampled = drawn.data(), step.is_finite = is_finite.data(), step.top_tokens = top_tokens.data();
   step.max_top = kMaxTop, step.vocab = test::kRandomPlanVocab;
-  give_tokens(step, {counts.data(), last.data()}, nullptr);
+  give_tokens(step, {counts.data(), last.data(), before_last.data()}, nullptr);
   check_same("counts", counts.download(), padded(expected.counts, 0));
   check_same("last", last.download(), padded(expected.last, 0));
-  CHECK((counts.check_guards() && last.check_guards()));
+  std::vector<TokenId> expected_before;
+  for (int32_t g = 0; g < plan.num_groups(); ++g) expected_before.push_back(before_last_of(plan, resolved, output, g));
+  check_same("before last", before_last.download(), padded(expected_before, 0));
+  const DeviceArray<StepRow> rows(rows_of(plan));
+  const DeviceArray<StepEntry> entries(plan.entries);
+  const DeviceArray<int32_t> positions(resolved.positions);
+  step.entries = entries.data(), step.rows = rows.data(), step.positions = positions.data();
+  give_tokens(step, {counts.data(), last.data(), before_last.data()}, nullptr);
+  check_same("counts of a step that drafts", counts.download(), padded(passed_on(plan, before), 0));
+  check_same("last of a step that drafts", last.download(), padded(expected.last, 0));
+  CHECK((counts.check_guards() && last.check_guards() && before_last.check_guards()));
 }
 
 TEST_CASE("random plans: rows, samples, penalties, items and tokens given are those of the host") {
