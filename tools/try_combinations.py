@@ -82,6 +82,8 @@ class Model:
             self.drafts += ["mtp", "mtp,lookup"]
         self.drafts += [f"eagle:{folder}" for folder in sorted(glob.glob(f"{FIXTURES}/eagle/{name}*")) if "/models/" in found]
         self.formats = [[], [], ["--kv-cache-dtype", "int8"], ["--kv-cache-dtype", "fp8"], ["--tensor-parallel-size", "2"]]
+        if "/models/" in found:
+            self.formats += [["--quantization", "int8"], ["--quantization", "w4a8"]]
 
 
 def make_prompt(rng, model, texts):
