@@ -1,6 +1,7 @@
 // Measures in pairs what speculation saves on a CPU or a GPU: each run with drafts has one without right before or behind it,
 // in turns, and the median of the ratios of their times counts, with all that drafting takes. Beside it stands what the
-// machine's own step curve, learned in these runs, predicts. The answers must be equal. Figures: data/measurements.
+// machine's own step curve, learned in these runs, predicts; in [] an interval for the median, in () the least and most. The
+// answers must be equal. Figures: data/measurements.
 //   bench_speculation [--case stories|shape|copies|auto]… [--pairs N] [--batches 1,4,8] [--model-dir DIR] [--draft DIR]
 //                     [--heads DIR] [--eagle DIR] [--shape DIR] [--tokens K] [--prompts FILE,…] [--device cuda]
 //   stories  64 of the bundled model, greedy, by each kind of drafter as it chooses; 8 with drafts in any case
@@ -37,6 +38,7 @@
 #include "speculation/model_drafter.h"
 #include "speculation/speculator.h"
 #include "tokenizer/tokenizer.h"
+#include "tools/medians.h"
 #include "tools/scripted_drafters.h"
 
 namespace llmb {
@@ -143,11 +145,6 @@ Run run(Target* target, int32_t batch, const MakeDrafters& make, bool drafts_alw
   return done;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-}
-
 // The best ratio that drafts of a script reach by the curve, prompts included, with as many for a sequence as pay most.
 double predicted_by_curve(const Target& target, int32_t batch, const ScriptedDrafter& script) {
   const StepCost& curve = target.curve;
@@ -182,8 +179,9 @@ void compare(const std::string& name, Target* target, int32_t batch, const MakeD
   const auto given = static_cast<double>(done.num_given), groups = static_cast<double>(done.num_groups);
   const auto drafting = static_cast<double>(done.num_steps), steps = static_cast<double>(with.num_steps);
   const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
-  std::printf("%-34s batch %d: %.3f x (%d pairs, %.3f to %.3f); %.2f tokens a row and step, %.0f %% of drafts right",
-              name.c_str(), batch, median(ratios), pairs, *least, *most, share_of(given, groups),
+  const auto [from, to] = interval_of_median(ratios);
+  std::printf("%-34s batch %d: %.3f x [%.3f, %.3f] (%d pairs, %.3f to %.3f); %.2f tokens a row and step, %.0f %% of drafts "
+              "right", name.c_str(), batch, median(ratios), from, to, pairs, *least, *most, share_of(given, groups),
               100 * share_of(num_accepted, num_drafted));
   if (script != nullptr) std::printf("; the curve says %.3f x", predicted_by_curve(*target, batch, *script));
   std::printf("; %.3f x by its own count, drafts in %.1f %% of steps, %.3f ms between two\n",
