@@ -22,7 +22,7 @@ constexpr const char* dtype_name(DType t) {
 }
 
 // The format that weight matrices are rounded to while they are loaded.
-// kFp8: e4m3, on GPUs only. kW4A8: weights of four bits, activations of eight, on the CPU only.
+// kFp8: e4m3, on GPUs only. kW4A8: weights of four bits, activations of eight.
 enum class Quantization { kNone, kInt8, kInt4, kFp8, kW4A8 };
 
 constexpr const char* quantization_name(Quantization q) {
