@@ -1,8 +1,11 @@
-// Bound by bytes: each row is read once and written once. A thread moves one pack. mean_rows: a block is a run of rows
+// Bound by bytes: each row is read once and written once. A thread moves one pack. keep_rows: a block owns columns, so that
+// it alone reads and writes them; its warps take a tile of rows at a time, which they have all read before any of them
+// writes. Rows come from further back, or stay: what later tiles read was not written. mean_rows: a block is a run of rows
 // by a pack of columns for each lane; its warps share out the rows, whose sums meet in shared memory in the order of
 // warps.
 #include "kernels/cuda/gather.h"
 
+#include "base/check.h"
 #include "core/types.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
@@ -32,6 +35,38 @@ void launch_rows(const T* x, const int32_t* rows, int64_t num_rows, int64_t widt
   const auto chunks = static_cast<unsigned>(ceil_div(width, kThreads * kWidth));
   launch_ahead({dim3(static_cast<unsigned>(num_rows), chunks), dim3(kThreads), 0, stream},
                gather_rows_kernel<T, kWidth>, x, rows, width, out);
+}
+
+constexpr int kKeepWarps = 16, kKeepThreads = kKeepWarps * kWarp;
+constexpr int kKeepUnroll = 4;  // loads under way in a thread
+
+// Word: what a thread moves at once.
+template <class Word>
+__global__ void __launch_bounds__(kKeepThreads)
+    keep_rows_kernel(Word* x, const int32_t* __restrict__ kept, int64_t num_kept, int64_t row_words) {
+  ptx::follow_previous_grid();
+  const int64_t warp = threadIdx.x / kWarp, column = int64_t{blockIdx.x} * kWarp + threadIdx.x % kWarp;
+  for (int64_t tile = 0; tile < num_kept; tile += kKeepWarps * kKeepUnroll) {
+    Word words[kKeepUnroll];
+#pragma unroll
+    for (int i = 0; i < kKeepUnroll; ++i) {
+      const int64_t row = tile + i * kKeepWarps + warp;
+      if (row < num_kept && column < row_words) words[i] = x[kept[row] * row_words + column];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kKeepUnroll; ++i) {
+      const int64_t row = tile + i * kKeepWarps + warp;
+      if (row < num_kept && column < row_words) x[row * row_words + column] = words[i];
+    }
+  }
+}
+
+template <class Word>
+void launch_keep(void* x, const int32_t* kept, int64_t num_kept, int64_t row_bytes, cudaStream_t stream) {
+  const int64_t row_words = row_bytes / int64_t{sizeof(Word)};
+  launch_ahead({dim3(static_cast<unsigned>(ceil_div(row_words, kWarp))), dim3(kKeepThreads), 0, stream},
+               keep_rows_kernel<Word>, static_cast<Word*>(x), kept, num_kept, row_words);
 }
 
 constexpr int kMeanWarps = 8, kMeanThreads = kMeanWarps * kWarp;
@@ -74,6 +109,17 @@ void launch_means(const T* x, const int32_t* begins, const int32_t* ends, int64_
 }
 
 }  // namespace
+
+void keep_rows(void* x, const int32_t* kept, int64_t num_kept, int64_t row_bytes, cudaStream_t stream) {
+  LLMB_CHECK(row_bytes % 2 == 0);
+  if (num_kept == 0 || row_bytes == 0) return;
+  const auto is_multiple_of = [&](int64_t bytes) {
+    return row_bytes % bytes == 0 && reinterpret_cast<uintptr_t>(x) % static_cast<uintptr_t>(bytes) == 0;
+  };
+  if (is_multiple_of(16)) launch_keep<uint4>(x, kept, num_kept, row_bytes, stream);
+  else if (is_multiple_of(4)) launch_keep<uint32_t>(x, kept, num_kept, row_bytes, stream);
+  else launch_keep<uint16_t>(x, kept, num_kept, row_bytes, stream);
+}
 
 template <class T, class Out>
 void mean_rows(const T* x, const int32_t* begins, const int32_t* ends, int64_t num_runs, int64_t width, Out* out,

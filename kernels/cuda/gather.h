@@ -1,4 +1,5 @@
-// gather_rows: copies chosen rows, such as those whose logits are sampled. mean_rows: the means of runs of rows.
+// gather_rows: copies chosen rows, such as those whose logits are sampled. keep_rows: moves chosen rows to the front.
+// mean_rows: the means of runs of rows.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,6 +15,12 @@ void gather_rows(const T* x,           // [*, width]
                  int64_t num_rows, int64_t width,
                  T* out,  // [num_rows, width]
                  cudaStream_t stream);
+
+// x[i] = x[kept[i]], whatever the rows hold. Behind the rows that are kept x is as it was, and row_bytes is even. Throws
+// CudaError.
+void keep_rows(void* x,              // [*, row_bytes]  in and out
+               const int32_t* kept,  // [num_kept]  ascending, each row once
+               int64_t num_kept, int64_t row_bytes, cudaStream_t stream);
 
 // A mean's bits depend on its rows alone; that of one row is the row. A run without rows gives zeros. Out: float, or T.
 // Throws CudaError.

@@ -77,6 +77,9 @@ class Transformer {
   // REQUIRES: mtp.is_used
   void forward_mtp(int64_t num_tokens, int64_t num_samples);
 
+  // Whether forward() may call Ops::narrow_step().
+  bool narrows() const { return first_reader() + 1 < config_.num_hidden_layers; }
+
   const ModelWeights& weights() const { return weights_; }
 
  private:

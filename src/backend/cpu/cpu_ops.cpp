@@ -139,7 +139,7 @@ void CpuOps::begin_step(const StepPlan& plan) {
     for (int32_t row = plan.query_start[e]; row < plan.query_start[e + 1]; ++row)
       token_types_.push_back(config_.num_token_types > 1 && step_.positions[row] >= plan.entries[e].second_text);
   sampled_.clear();
-  kept_rows_.clear();
+  kept_.rows.clear();
 }
 
 void CpuOps::end_step(StepOutput* output) {
@@ -242,7 +242,7 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
   };
   if (has_part_of_rows()) return attend(rows_->batch(*plan_, group));
   if (plan_->parent_rows.empty())
-    return attend({plan_->num_entries(), (kept_rows_.empty() ? plan_->query_start : kept_start_).data(),
+    return attend({plan_->num_entries(), (kept_.rows.empty() ? plan_->query_start : kept_.start).data(),
                    step_.context_len.data(), block_start_[group].data(), plan_->block_ids.data(),
                    shared_prefixes(*plan_, group), plan_->shared_entries.data()});
   const TreeBatch& tree_batch = tree_batches_[group];

@@ -17,6 +17,7 @@
 #include "backend/cpu/tree_batch.h"
 #include "backend/ranks/rank_context.h"
 #include "base/thread_pool.h"
+#include "core/kept_rows.h"
 #include "core/model_config.h"
 #include "core/resolve_step.h"
 #include "core/step_plan.h"
@@ -155,7 +156,7 @@ class CpuOps final : public Ops {
   void make_rows(int64_t rows, Rows out, const Make& make);
   void embed_part(const cpu::PackedLinear& table, int64_t rows, Rows out);
   bool has_part_of_rows() const { return rows_ && rows_->are_divided(); }
-  const int32_t* positions() const { return (kept_rows_.empty() ? step_.positions : kept_positions_).data(); }
+  const int32_t* positions() const { return (kept_.rows.empty() ? step_.positions : kept_positions_).data(); }
   int64_t first_row() const { return rows_ ? rows_->own().begin : 0; }
   void write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t num_heads, float* qkv);
   void share_kv(int32_t layer, int64_t rows, Rows qkv);
@@ -180,8 +181,8 @@ class CpuOps final : public Ops {
   std::vector<TreeBatch> tree_batches_;            // where it has trees
   GivenTokens given_;                   // by the step before
   std::vector<int32_t> sample_rows_;    // [num_samples]  token rows, or hidden rows
-  // Behind narrow_step(), else empty: rows of the plan; what takes the place of query_start, and of positions.
-  std::vector<int32_t> kept_rows_, kept_start_, kept_positions_;
+  KeptRows kept_;                       // behind narrow_step(), else empty
+  std::vector<int32_t> kept_positions_;
   std::vector<int32_t> token_types_;    // [num_tokens], or empty: the model has none
   std::vector<int32_t> first_rows_, end_rows_;  // [num_samples]  scratch: of their entries
   std::vector<int32_t> previous_slots_;         // [num_tokens]  scratch

@@ -307,11 +307,11 @@ class CudaBackend final : public Backend {
     const int32_t max_top = max_top_of(plan);
     const bool is_recordable = samples_all_rows(plan) && !graphs_.empty() && max_top == kMaxTopLogprobs &&
                                plan.num_tokens() <= largest_bucket();
-    if (is_recordable) {
-      const auto rows = static_cast<int32_t>(graph_bucket(plan.num_tokens(), largest_bucket()));
-      shape = {rows, rows, rows, {}};
-    }
-    shape.second = splits_.border(plan, is_recordable ? shape.num_tokens : 0, graphs_);
+    if (is_recordable)
+      shape.num_tokens = shape.num_seqs = shape.num_samples =
+          static_cast<int32_t>(graph_bucket(plan.num_tokens(), largest_bucket()));
+    if (!is_recordable && transformer_->narrows()) shape.num_kept = ops_->num_kept(plan);
+    if (shape.num_kept == 0) shape.second = splits_.border(plan, is_recordable ? shape.num_tokens : 0, graphs_);
     // A prompt that is in both parts is two sequences of attention.
     if (!is_recordable) shape.num_seqs = std::min(shape.num_seqs + shape.is_split(), shape.num_tokens);
     if (!is_recordable && !shape.is_split()) shape.expanded = ops_->stage().expand(plan);

@@ -196,8 +196,9 @@ void CudaOps::resolve_step() {
   };
   set_lists(0);
   cuda::resolve_step(step, given(), stream_);
-  if (step_.shape.is_split()) {  // the other part's attention alone
+  if (step_.shape.num_lists() > 1) {  // the other list of attention alone
     set_lists(1);
+    if (step_.shape.num_kept > 0) step.rows = step_.kept_places;
     step.num_tokens = step.num_samples = 0;
     cuda::resolve_step(step, given(), stream_);
   }

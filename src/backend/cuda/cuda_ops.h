@@ -104,6 +104,9 @@ class CudaOps final : public Ops, public StepParts {
   // Steps may be in two parts from now on; REQUIRES: limits.part_sms is what these streams give attention.
   void add_split_streams(std::unique_ptr<SplitStreams> streams) { split_ = std::move(streams); }
   StepStage& stage() { return stage_; }
+  // Rows of a plan that are left in the layers behind the last one with keys and values of its own, where such steps are
+  // queued op by op, in one part; 0: all. For the next upload().
+  int32_t num_kept(const StepPlan& plan);
   const StepLimits& limits() const { return options_.limits; }
 
   // The step that following calls are about, what its sample rows need at most, and how many of the best tokens.
@@ -191,6 +194,8 @@ class CudaOps final : public Ops, public StepParts {
   void scale(Rows x, float factor, int64_t rows) override;
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
+  std::optional<int64_t> narrow_step() override;
+  void keep_rows(Rows x) override;
   void gather_sample_rows(Rows x, int64_t num_samples, Rows out) override;
   void join_latents(HeadWeights heads, Rows queries, Rows latents, int64_t rows, Rows qkv) override;
   void expand_values(HeadWeights heads, Rows gathered, int64_t rows, Rows out) override;

@@ -43,6 +43,7 @@ CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, co
   o.limits.num_layer_groups = o.groups.num_groups();
   o.limits.max_num_host_blocks = max_num_host_blocks(own, options, kv_dtype, o.groups);
   o.limits.has_states = config.has_states();
+  o.limits.narrows = !config.has_own_kv(config.num_hidden_layers - 1);
   o.limits.mask_words = options.pooling ? 0 : (config.vocab_size + 31) / 32;
   // A row's biases are of different tokens. So are its penalties, but for one token that is not known yet.
   const int64_t max_rows = options.max_num_samples();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cuda/step_layout.h"
 #include "base/check.h"
 #include "core/draft_counts.h"
 #include "core/drafted_tokens.h"
@@ -64,16 +65,11 @@ StepShape shape_of(const StepPlan& plan) {
   return {plan.num_tokens(), num_seqs, plan.num_samples()};
 }
 
-struct StepStage::Layout {
-  int64_t tokens, rows, entries, states, block_start, sample_rows, samples, groups, parent_rows, block_ids;
-  int64_t expanded_blocks;
-  int64_t cta_start[kMaxStepParts][cuda::kMaxWorkLists], items[kMaxStepParts][cuda::kMaxWorkLists];
-  // Behind block_ids, whose length varies most.
-  int64_t copies(const StepPlan& plan) const { return block_ids + aligned(bytes_of(plan.block_ids)); }
-  int64_t end(const StepPlan& plan) const {
-    return copies(plan) + num_pairs(plan) * int64_t{sizeof(cuda::BlockPair)};
-  }
-};
+int64_t StepStage::Layout::copies(const StepPlan& plan) const { return block_ids + aligned(bytes_of(plan.block_ids)); }
+
+int64_t StepStage::Layout::end(const StepPlan& plan) const {
+  return copies(plan) + num_pairs(plan) * int64_t{sizeof(cuda::BlockPair)};
+}
 
 StepStage::Layout StepStage::layout(const StepShape& shape) const {
   int64_t end = 0;
@@ -91,17 +87,20 @@ StepStage::Layout StepStage::layout(const StepShape& shape) const {
   at.sample_rows = place(shape.num_samples, sizeof(int32_t));
   at.samples = place(shape.num_samples, sizeof(SampleRow));
   at.groups = place(shape.num_samples, sizeof(SampleGroup));
-  for (int part = 0; part < (shape.is_split() ? kMaxStepParts : 1); ++part)
+  for (int list = 0; list < shape.num_lists(); ++list)
     for (size_t i = 0; i < kinds_.size(); ++i) {
       if (is_expanded(i) && shape.expanded.num_heads == 0) continue;
       const int32_t ctas = num_ctas(i, shape.is_split());
       const int32_t num_seqs = is_expanded(i) ? shape.expanded.num_seqs : shape.num_seqs;
       const int32_t num_rows = is_expanded(i) ? shape.expanded.num_rows : shape.num_tokens;
-      at.cta_start[part][i] = place(ctas + 1, sizeof(int32_t));
-      at.items[part][i] = place(cuda::attention_limits(attention_shape(i, shape), ctas, num_seqs, num_rows).max_items,
+      at.cta_start[list][i] = place(ctas + 1, sizeof(int32_t));
+      at.items[list][i] = place(cuda::attention_limits(attention_shape(i, shape), ctas, num_seqs, num_rows).max_items,
                                 sizeof(cuda::AttentionItem));
     }
   at.expanded_blocks = place(shape.expanded.num_blocks, sizeof(cuda::ExpandedBlock));
+  at.kept_rows = place(shape.num_kept, sizeof(int32_t));
+  at.kept_places = place(shape.num_kept, sizeof(cuda::StepRow));
+  at.kept_sample_rows = place(shape.num_kept > 0 ? shape.num_samples : 0, sizeof(int32_t));
   at.parent_rows = place(shape.num_tokens, sizeof(int32_t));
   at.block_ids = end;
   return at;
@@ -136,13 +135,14 @@ StepStage::StepStage(const StepLimits& limits, const std::vector<AttentionKind>&
   for (auto& schedules : schedules_) schedules.resize(kinds.size());
   StepShape largest{limits.max_num_tokens, limits.max_num_seqs + limits.max_num_samples, limits.max_num_samples, {}};
   if (limits.part_sms > 0) ++largest.num_seqs, largest.second.row = 1;  // a prompt may be in both parts
-  StepShape expanded = largest;
-  expanded.second = {};
+  StepShape expanded = largest, kept = largest;
+  expanded.second = kept.second = {};
+  if (limits.narrows) kept.num_kept = limits.max_num_tokens;
   if (expansion.max_blocks > 0)
     expanded.expanded = {limits.max_num_seqs, limits.max_num_tokens, static_cast<int32_t>(expansion.max_blocks),
                          kinds.back().shape.num_heads};
   const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq * limits.num_layer_groups;
-  const int64_t bytes = std::max(layout(largest).block_ids, layout(expanded).block_ids) +
+  const int64_t bytes = std::max({layout(largest).block_ids, layout(expanded).block_ids, layout(kept).block_ids}) +
                         aligned(num_blocks * int64_t{sizeof(BlockId)}) +
                         limits.max_num_pairs() * int64_t{sizeof(cuda::BlockPair)};
   device_ = cuda::DeviceMemory(bytes);
@@ -195,19 +195,22 @@ StepArrays StepStage::arrays(const StepShape& shape, const StepKind& kind) const
   arrays.sample_rows = reinterpret_cast<const int32_t*>(base + at.sample_rows);
   arrays.samples = reinterpret_cast<SampleRow*>(base + at.samples);
   arrays.groups = reinterpret_cast<const SampleGroup*>(base + at.groups);
-  const int num_parts = shape.is_split() ? kMaxStepParts : 1;
-  for (int part = 0; part < num_parts; ++part)
+  for (int list = 0; list < shape.num_lists(); ++list)
     for (size_t i = 0; i < kinds_.size(); ++i) {
       if (is_expanded(i) && shape.expanded.num_heads == 0) continue;
-      arrays.lists[part][i] = {num_ctas(i, shape.is_split()),
-                               reinterpret_cast<const int32_t*>(base + at.cta_start[part][i]),
-                               reinterpret_cast<cuda::AttentionItem*>(base + at.items[part][i])};
+      arrays.lists[list][i] = {num_ctas(i, shape.is_split()),
+                               reinterpret_cast<const int32_t*>(base + at.cta_start[list][i]),
+                               reinterpret_cast<cuda::AttentionItem*>(base + at.items[list][i])};
     }
+  arrays.kept_rows = reinterpret_cast<const int32_t*>(base + at.kept_rows);
+  arrays.kept_places = reinterpret_cast<const cuda::StepRow*>(base + at.kept_places);
+  arrays.kept_sample_rows = reinterpret_cast<const int32_t*>(base + at.kept_sample_rows);
   arrays.expanded_blocks = reinterpret_cast<const cuda::ExpandedBlock*>(base + at.expanded_blocks);
   arrays.block_ids = reinterpret_cast<const BlockId*>(base + at.block_ids);
   arrays.positions = places_.data<int32_t>();
   arrays.slots = places_.data<int32_t>() + limits_.max_num_tokens;
   if (kind.has_tree) arrays.parent_rows = reinterpret_cast<const int32_t*>(base + at.parent_rows);
+  const int num_parts = shape.is_split() ? kMaxStepParts : 1;
   for (int part = 0; part < num_parts && kind.sharing != Sharing::kNone; ++part) {
     const SharedLayout at_shared = shared_layout();
     const auto* const shared_base = device_shared_.data<uint8_t>() + part * at_shared.end;
@@ -241,7 +244,7 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   check(cudaMemcpyAsync(device_.data(), host_[turn_].data(), at.end(plan), cudaMemcpyHostToDevice, stream),
         "cudaMemcpyAsync");
   const int num_parts = shape.is_split() ? kMaxStepParts : 1;
-  StepKind kind = kind_of(num_parts);
+  StepKind kind = kind_of(shape);
   kind.is_mtp = plan.is_mtp;
   if (kind.sharing != Sharing::kNone) upload_shared(num_parts, stream);
   StepArrays result = arrays(shape, kind);
@@ -279,6 +282,7 @@ void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout&
   copy(table_start_.first(plan.entries.size()), out + at.block_start);
   pack_samples(plan, shape, at, out);
   pack_attention(plan, shape, at, out);
+  if (shape.num_kept > 0) pack_kept(plan, shape, at, out);
   copy(block_ids_, out + at.block_ids);
   copy(plan.parent_rows, out + at.parent_rows);
   auto* copies = reinterpret_cast<cuda::BlockPair*>(out + at.copies(plan));

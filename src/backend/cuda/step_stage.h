@@ -12,6 +12,7 @@
 #include "backend/cuda/attention_kinds.h"
 #include "backend/cuda/expanded_prefill.h"
 #include "backend/cuda/sample_parts.h"
+#include "core/kept_rows.h"
 #include "core/step_plan.h"
 #include "core/step_split.h"
 #include "kernels/cuda/block_copy.h"
@@ -31,8 +32,11 @@ struct StepShape {
   int32_t num_samples = 0;
   StepSplit second;  // where its second part begins; row 0: the step is in one
   ExpandedSize expanded;  // nothing in a step of two parts, and in one that is recorded
+  int32_t num_kept = 0;   // rows behind Ops::narrow_step(); 0: all, as in such steps
 
   bool is_split() const { return second.row > 0; }
+  // Of attention: one for each part, or for all rows and for those that are kept.
+  int num_lists() const { return is_split() || num_kept > 0 ? 2 : 1; }
 };
 
 inline constexpr int kMaxStepParts = 2;
@@ -78,7 +82,7 @@ struct StepArrays {
     int32_t num_ctas = 0;
     const int32_t* cta_start = nullptr;    // [num_ctas + 1]
     cuda::AttentionItem* items = nullptr;  // [<= max_items]
-  } lists[kMaxStepParts][cuda::kMaxWorkLists];  // of each kind of attention
+  } lists[kMaxStepParts][cuda::kMaxWorkLists];  // StepShape::num_lists() of each kind of attention
   const BlockId* block_ids = nullptr;    // [blocks of all tables, num_layer_groups]
   int32_t* positions = nullptr;          // [num_tokens]  set by resolve_step, as slots
   int32_t* slots = nullptr;              // [num_layer_groups, num_tokens]
@@ -97,6 +101,10 @@ struct StepArrays {
     int64_t begin = 0, end = 0;
   };
   std::span<const RowRange> absorbed;
+  // Where rows are kept; their positions in the sequences are those of `positions`.
+  const int32_t* kept_rows = nullptr;            // [shape.num_kept]  rows of tokens, ascending
+  const cuda::StepRow* kept_places = nullptr;    // [shape.num_kept]  as `rows`
+  const int32_t* kept_sample_rows = nullptr;     // [num_samples]  as sample_rows, among these
   // Not empty: the rows' biases and penalties do not fit at once. Rows are sampled part by part, after
   // upload_tables() of theirs; such a step cannot be replayed. Valid until the next upload().
   std::span<const SamplePart> parts;
@@ -113,6 +121,7 @@ struct StepLimits {
   int32_t mask_words = 0;  // of a sample row's mask
   int32_t max_num_host_blocks = 0;  // of the host's pool
   bool has_states = false;          // entries have state slots
+  bool narrows = false;           // some layers have no keys and values of their own
   int32_t part_sms = 0;  // multiprocessors that attention has in steps of two parts; 0: there are no such steps
 
   // A sequence's tokens are copied to one block at a time.
@@ -150,6 +159,10 @@ class StepStage {
   // The part of a plan that its step expands where it is queued op by op, in one part; for the next upload().
   ExpandedSize expand(const StepPlan& plan);
 
+  // How many rows behind the last layer with keys and values of its own are kept of a plan that samples something and
+  // has rows in their places alone; 0: all. For the next upload().
+  int32_t keep(const StepPlan& plan) { return find_kept_rows(plan, &kept_) ? static_cast<int32_t>(kept_.rows.size()) : 0; }
+
   // Where a step of this shape lies.
   StepArrays arrays(const StepShape& shape, const StepKind& kind) const;
 
@@ -169,6 +182,7 @@ class StepStage {
   void pack_samples(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) const;
   void pack_attention(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out);
   void pack_states(const StepPlan& plan, const StepShape& shape, uint8_t* out);
+  void pack_kept(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out);
   void pack_expanded(const StepPlan& plan, const StepShape& shape, cuda::ExpandedBlock* blocks);
   bool is_expanded(size_t kind) const { return kinds_[kind].shape.joined_value_dim > 0; }
   // A kind's, of what the step expands.
@@ -186,7 +200,7 @@ class StepStage {
   void find_least_positions(const StepPlan& plan);
   int32_t num_shared_positions(const StepPlan& plan, std::span<const int32_t> entries, const SharedPrefix& prefix) const;
   void upload_shared(int num_parts, cudaStream_t stream);
-  StepKind kind_of(int num_parts) const;
+  StepKind kind_of(const StepShape& shape) const;
   int32_t num_ctas(size_t kind, bool is_split) const;
   void add_sequences(const StepPlan& plan, const StepSplit& second);
   void place_rows(const StepPlan& plan);
@@ -224,6 +238,7 @@ class StepStage {
   std::vector<uint8_t> expanded_entries_, absorbed_entries_;
   std::vector<int32_t> expanded_start_;  // [num_entries]  the first of its expanded blocks
   std::vector<StepArrays::RowRange> absorbed_;
+  KeptRows kept_;
   int32_t second_seq_ = 0;                                        // the first of the second part
   size_t turn_ = 0;
 };

@@ -61,16 +61,17 @@ void StepStage::add_sequences(const StepPlan& plan, const StepSplit& second) {
   }
 }
 
-StepKind StepStage::kind_of(int num_parts) const {
+StepKind StepStage::kind_of(const StepShape& shape) const {
   StepKind kind{.has_tree = has_tree_};
-  for (int part = 0; part < num_parts; ++part) {
+  for (int part = 0; part < shape.num_lists(); ++part) {
     for (size_t i = 0; i < kinds_.size(); ++i) {
       if (is_expanded(i)) continue;
       const cuda::AttentionSchedule& schedule = schedules_[part][i];
       kind.is_tall |= std::any_of(schedule.units.begin(), schedule.units.end(), [](const auto& unit) { return unit.wgmma; });
     }
     const cuda::SharedAttentionSchedule& shared = shared_schedules_[part];
-    if (!may_share() || shared.items.empty()) continue;
+    const bool is_part = part == 0 || shape.is_split();
+    if (!is_part || !may_share() || shared.items.empty()) continue;
     kind.sharing = shared.uses_wgmma ? Sharing::kWgmma : Sharing::kMma;
     kind.least_window = std::max(kind.least_window, least_windows_[part]);
   }
