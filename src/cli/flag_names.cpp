@@ -8,7 +8,8 @@ namespace llmb {
 namespace {
 
 // Options that messages of src/job name. The flag has dashes in place of the underscores.
-constexpr std::string_view kOptions[] = {"adapter_dir",
+constexpr std::string_view kOptions[] = {"adapter",
+                                         "adapter_dir",
                                          "adapter_memory",
                                          "chat_template",
                                          "choice",

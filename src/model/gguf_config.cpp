@@ -295,6 +295,23 @@ bool has_halves(const GgufArchitecture& architecture, const GgufFile& file) {
          gguf_integer(*sections, 1) > 0;
 }
 
+// Behind the name of an architecture: what the file may be in place of a model; or all that are supported, those of its
+// family first, which begin with as many letters as it does.
+std::string why_unsupported(const GgufFile& file, std::string_view name) {
+  constexpr size_t kFamily = 4;
+  if (file.text("general.type") == "adapter")
+    return " is not supported; the file is a LoRA adapter (general.type), not a model: give it as `adapter`";
+  if (name == "clip" || file.text("general.type") == "mmproj")
+    return " is the part of a model that sees or hears (mmproj), not a model of text: give the file with the text part";
+  std::string family, all;
+  for (const GgufArchitecture& architecture : kGgufArchitectures) {
+    all += (all.empty() ? "" : ", ") + std::string(architecture.name);
+    if (name.size() >= kFamily && std::string_view(architecture.name).starts_with(name.substr(0, kFamily)))
+      family += (family.empty() ? "" : ", ") + std::string(architecture.name);
+  }
+  return " is not supported; " + (family.empty() ? "" : "of its family " + family + " are; ") + "supported: " + all;
+}
+
 }  // namespace
 
 int64_t count_layers(GgufConfigJson& c) {
@@ -317,18 +334,13 @@ bool is_gguf_path(const std::string& model_path) {
 Result<GgufArchitecture> gguf_architecture(const GgufFile& file) {
   const auto name = file.text("general.architecture");
   if (!name) return data_loss("has no general.architecture: not a model");
-  std::string supported;
   for (const GgufArchitecture& architecture : kGgufArchitectures) {
-    if (architecture.name != *name) {
-      supported += (supported.empty() ? "" : ", ") + std::string(architecture.name);
-      continue;
-    }
+    if (architecture.name != *name) continue;
     GgufArchitecture found = architecture;
     if (has_halves(found, file)) found.is_rope_interleaved = false;
     return found;
   }
-  return unsupported("GGUF architecture \"" + escape_control(name->substr(0, 60)) +
-                     "\" is not supported; supported: " + supported);
+  return unsupported("GGUF architecture \"" + escape_control(name->substr(0, 60)) + "\"" + why_unsupported(file, *name));
 }
 
 Result<json> gguf_config_json(const GgufFile& file) {

@@ -54,6 +54,22 @@ Result<PoolingKind> read_kind(const std::string& path, bool* includes_prompt) {
   return *kind;
 }
 
+// A class of torch.nn, which is made without arguments; of "torch.nn.modules.activation.Tanh" the last part counts.
+void read_function(ConfigFields& f, PoolingLayer* layer) {
+  static constexpr std::pair<std::string_view, std::optional<Activation>> kFunctions[] = {
+      {"Identity", std::nullopt},       {"Tanh", Activation::kTanh}, {"ReLU", Activation::kRelu},
+      {"GELU", Activation::kGelu}, {"SiLU", Activation::kSilu}};
+  const std::string path = f.text("activation_function", "torch.nn.modules.activation.Tanh");
+  const std::string_view name = std::string_view(path).substr(path.rfind('.') + 1);
+  for (const auto& [known, function] : kFunctions)
+    if (name == known) {
+      layer->activation = function;
+      return;
+    }
+  f.fail(unsupported("\"activation_function\" \"" + path.substr(0, 60) +
+                     "\" is not supported; supported: torch.nn's Identity, Tanh, ReLU, GELU and SiLU"));
+}
+
 Result<PoolingLayer> read_dense(const std::string& dir, int32_t in_features) {
   const std::string path = dir + "/config.json";
   LLMB_ASSIGN_OR_RETURN(const nlohmann::json object, read_object(path));
@@ -63,11 +79,7 @@ Result<PoolingLayer> read_dense(const std::string& dir, int32_t in_features) {
   layer.in_features = static_cast<int32_t>(f.integer("in_features", {}, 1, kMaxFeatures));
   layer.out_features = static_cast<int32_t>(f.integer("out_features", {}, 1, kMaxFeatures));
   layer.has_bias = f.boolean("bias", true);
-  const std::string name = f.text("activation_function", "torch.nn.modules.activation.Tanh");
-  if (name.ends_with(".Tanh")) layer.activation = Activation::kTanh;
-  else if (!name.ends_with(".Identity"))
-    f.fail(unsupported("\"activation_function\" \"" + name.substr(0, 60) +
-                       "\" is not supported; supported: torch.nn's Tanh and Identity"));
+  read_function(f, &layer);
   if (f.boolean("use_residual", false)) f.fail(unsupported("\"use_residual\" true is not supported"));
   if (f.status().ok() && layer.in_features != in_features)
     f.fail(data_loss("\"in_features\" is " + std::to_string(layer.in_features) + ", what comes before it gives " +

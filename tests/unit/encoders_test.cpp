@@ -152,8 +152,22 @@ TEST_CASE("pooling is read from sentence-transformers files") {
   CHECK((layers.size() == 1 && layers[0].out_features == 3 && !layers[0].activation));
   write_dense({{"in_features", 9}, {"out_features", 3}});
   CHECK(refusal().find("in_features") != std::string::npos);
-  write_dense({{"in_features", 8}, {"out_features", 3}, {"activation_function", "torch.nn.modules.activation.GELU"}});
-  CHECK(refusal().find("GELU") != std::string::npos);
+  const std::vector<std::pair<std::string, Activation>> functions = {
+      {"Tanh", Activation::kTanh}, {"ReLU", Activation::kRelu}, {"GELU", Activation::kGelu}, {"SiLU", Activation::kSilu}};
+  for (const auto& [name, function] : functions) {
+    write_dense({{"in_features", 8},
+                 {"out_features", 3},
+                 {"bias", true},
+                 {"activation_function", "torch.nn.modules.activation." + name}});
+    REQUIRE_MESSAGE(load().ok(), refusal());
+    CHECK(load().value().layers[0].activation == function);
+    CHECK(load().value().layers[0].has_bias);
+  }
+  for (const char* name : {"torch.nn.modules.activation.Softmax", "torch.nn.LeakyReLU", "GeLU", "."}) {
+    write_dense({{"in_features", 8}, {"out_features", 3}, {"activation_function", name}});
+    CHECK(refusal().find("\"" + std::string(name) + "\" is not supported; supported: torch.nn's Identity, Tanh") !=
+          std::string::npos);
+  }
   const std::vector<std::vector<std::string>> orders = {
       {"Transformer", "Dense"}, {"Transformer", "Pooling", "Normalize", "Dense"}, {"Transformer", "Pooling", "LSTM"}};
   for (const std::vector<std::string>& types : orders) {

@@ -241,6 +241,12 @@ TEST_CASE("what is not supported is named") {
   none.u32("a", 1);
   has(message(none), "general.architecture");
   has(message(tiny_llama("mamba")), "\"mamba\" is not supported; supported: llama");
+  has(message(tiny_llama("gemma3n")), "\"gemma3n\" is not supported; of its family gemma, gemma2, gemma3");
+  has(message(tiny_llama("clip")), "\"clip\" is the part of a model that sees or hears (mmproj)");
+  GgufWriter adapter;
+  adapter.text("general.architecture", "rwkv7");
+  adapter.text("general.type", "adapter");
+  has(message(adapter), "a LoRA adapter (general.type), not a model: give it as `adapter`");
   has(message(tiny_llama()), "token_embd.weight");
   GgufWriter experts = tiny_llama("gemma");
   experts.u32("gemma.expert_count", 8);

@@ -86,13 +86,18 @@ def random_weights(model, generator):
             p.data = (0.5 if "embed" in name else 1.5 / p.shape[1] ** 0.5) * noise
 
 
+FUNCTIONS = {"torch.nn.modules.linear.Identity": torch.nn.Identity(), "torch.nn.modules.activation.Tanh": torch.nn.Tanh(),
+             "torch.nn.modules.activation.ReLU": torch.nn.ReLU(), "torch.nn.modules.activation.GELU": torch.nn.GELU(),
+             "torch.nn.modules.activation.SiLU": torch.nn.SiLU()}
+
+
 def draw_dense(rng, width, generator):
-    """Layers behind the pooling: [out, in], a bias or none."""
+    """Layers behind the pooling: [out, in], a bias or none, a function."""
     layers = []
     for _ in range(rng.choice((0, 0, 1, 2))):
         out = rng.randint(1, 50)
         bias = 0.3 * torch.randn(out, generator=generator) if rng.random() < 0.5 else None
-        layers.append((torch.randn(out, width, generator=generator) / width ** 0.5, bias))
+        layers.append((torch.randn(out, width, generator=generator) / width ** 0.5, bias, rng.choice(list(FUNCTIONS))))
         width = out
     return layers
 
@@ -102,9 +107,8 @@ def write_modules(folder, mode, normalizes, dense, hidden):
     flags = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "lasttoken": "pooling_mode_lasttoken"}
     write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": hidden,
                                                   **{flag: kind == mode for kind, flag in flags.items()}})
-    for i, (weight, bias) in enumerate(dense):
+    for i, (weight, bias, kind) in enumerate(dense):
         name = f"{i + 2}_Dense"
-        kind = "torch.nn.modules.activation.Tanh" if bias is not None else "torch.nn.modules.linear.Identity"
         write_json(folder / name / "config.json", {"in_features": weight.shape[1], "out_features": weight.shape[0],
                                                    "bias": bias is not None, "activation_function": kind})
         tensors = {"linear.weight": weight, **({} if bias is None else {"linear.bias": bias})}
@@ -120,8 +124,8 @@ def write_modules(folder, mode, normalizes, dense, hidden):
 def vector_of(model, tokens, mode, normalizes, dense):
     states = model(torch.tensor([tokens])).last_hidden_state[0]
     x = {"cls": states[0], "mean": states.mean(0), "lasttoken": states[-1]}[mode]
-    for weight, bias in dense:
-        x = weight @ x if bias is None else torch.tanh(weight @ x + bias)
+    for weight, bias, kind in dense:
+        x = FUNCTIONS[kind](weight @ x if bias is None else weight @ x + bias)
     return torch.nn.functional.normalize(x, dim=0) if normalizes else x
 
 

@@ -35,6 +35,30 @@ TEST_CASE_TEMPLATE("gather_rows copies the chosen rows in order, and zeros for p
   gather_rows<T>(nullptr, nullptr, 0, 8, nullptr, nullptr);
 }
 
+// Around the rows that a block takes at a time (64); words of 2, 4 and 16 bytes, and an array that is not aligned to 16.
+TEST_CASE_TEMPLATE("keep_rows moves the chosen rows to the front, in place", T, float, __nv_bfloat16) {
+  for (const int64_t width : {1, 3, 8, 33, 1032})
+    for (const int32_t num_kept : {0, 1, 15, 16, 63, 64, 65, 200})
+      for (const int32_t spread : {1, 2, 3}) {
+        CAPTURE(width);
+        CAPTURE(num_kept);
+        CAPTURE(spread);
+        std::vector<int32_t> kept;  // the first rows, where they stand; then with gaps
+        for (int32_t i = 0; i < num_kept; ++i) kept.push_back(i < 10 ? i : 10 + (i - 10) * spread + (spread - 1));
+        const int64_t num_rows = kept.empty() ? 2 : kept.back() + 2;
+        const std::vector<T> x = converted<T>(test::random_normal(num_rows * width, 4));
+        DeviceArray<T> rows(x);
+        DeviceArray<int32_t> indices(kept);
+        keep_rows(rows.data(), indices.data(), num_kept, width * int64_t{sizeof(T)}, nullptr);
+        std::vector<T> expected = x;
+        for (size_t i = 0; i < kept.size(); ++i)
+          std::copy_n(x.begin() + kept[i] * width, width, expected.begin() + static_cast<int64_t>(i) * width);
+        CHECK(rows.holds(expected));
+        CHECK(rows.check_guards());
+        CHECK(indices.holds(kept));
+      }
+}
+
 namespace {
 
 // Runs at the borders of what a block takes: of no row, one, its warps ± 1, several rounds of them.

@@ -1,0 +1,83 @@
+// Steps that shrink to sampled rows behind the last layer with keys and values of its own, on the host layer, which counts
+// them: the bytes of rows computed one by one.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "kernels/simt/settings.h"
+#include "tests/support/text_jobs.h"
+
+namespace llmb::test {
+namespace {
+
+using nlohmann::json;
+
+struct Sizes {
+  const char* name;
+  int32_t head_dim, wide_head_dim;
+  DType dtype;
+};
+
+// Those of the golden model; for tensor cores, of two kinds; of one kind, so that prefixes are read together.
+constexpr Sizes kSizes[] = {{"plain", 12, 24, DType::kF32},
+                            {"tensor cores", 16, 264, DType::kBF16},
+                            {"one size", 16, 16, DType::kBF16}};
+
+// Random weights and the bundled model's tokenizer.
+EngineJobOptions gemma4_job(const Sizes& sizes) {
+  EngineJobOptions options = text_job(source_dir() + "/data/fixtures/models/gemma4");
+  options.make_backend = [] { return make_cuda_backend(0); };
+  options.tokenizer = Tokenizer::load(source_dir() + "/data/model").value();
+  ModelConfig& config = options.config;
+  config.vocab_size = config.vocab_size_per_layer_input = options.tokenizer->vocab_size();
+  config.head_dim = sizes.head_dim;
+  for (LayerConfig& layer : config.layers)
+    if (layer.head_dim > 0) layer.head_dim = sizes.wide_head_dim == sizes.head_dim ? 0 : sizes.wide_head_dim;
+  config.ropes[0].rotary_dim = sizes.wide_head_dim, config.ropes[1].rotary_dim = sizes.head_dim;
+  options.load.load_format = LoadFormat::kDummy;
+  options.load.dtype = options.load.kv_cache_dtype = sizes.dtype;
+  options.load.cuda.deterministic = true;
+  options.scheduler.max_model_len = 80;
+  options.scheduler.block_size = 8;
+  options.scheduler.num_blocks = 120;
+  return options;
+}
+
+std::vector<json> some_lines() {
+  const std::string context = "The children went";
+  return {{{"prompt", context}, {"prompt_logprobs", 2}, {"max_tokens", 3}, {"temperature", 1}, {"n", 3}},
+          {{"prompt", context + " home"}, {"max_tokens", 4}, {"temperature", 1}, {"n", 2}, {"frequency_penalty", 1}},
+          {{"prompt", "It was"}, {"prompt_logprobs", 0}, {"max_tokens", 1}, {"temperature", 0}},
+          {{"prompt", context}, {"options", {" they", " a long", "x"}}, {"logprobs", 1}}};
+}
+
+TEST_CASE("deterministic: scores, options, choices and answers are the same bytes, recorded steps beside them") {
+  for (const Sizes& sizes : kSizes) {
+    CAPTURE(sizes.name);
+    EngineJobOptions options = gemma4_job(sizes);
+    options.scheduler.enable_prefix_caching = false;
+    options.scheduler.max_num_seqs = options.scheduler.max_num_batched_tokens = 1;
+    uint64_t before = simt::num_runs("keep_rows");
+    const std::vector<json> one_by_one = answers_to(some_lines(), options);
+    CHECK(simt::num_runs("keep_rows") == before);
+    CAPTURE(one_by_one[0].dump());
+    CHECK(one_by_one[0].contains("prompt_logprobs"));
+    CHECK(one_by_one[3].contains("best"));
+    for (const int variant : {0, 1, 2}) {
+      CAPTURE(variant);
+      options.scheduler.max_num_seqs = variant == 0 ? 8 : 3;
+      options.scheduler.max_num_batched_tokens = variant == 1 ? 13 : 60;
+      options.scheduler.max_num_drafts = 1 + 9 * variant;
+      options.scheduler.enable_prefix_caching = variant != 1;
+      before = simt::num_runs("keep_rows");
+      CHECK(answers_to(some_lines(), options) == one_by_one);
+      CHECK(simt::num_runs("keep_rows") > before);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llmb::test
