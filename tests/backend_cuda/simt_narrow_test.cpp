@@ -3,11 +3,14 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
 #include "kernels/simt/settings.h"
+#include "tests/support/scheduled_run.h"
+#include "tests/support/scripted_proposer.h"
 #include "tests/support/text_jobs.h"
 
 namespace llmb::test {
@@ -76,6 +79,37 @@ TEST_CASE("deterministic: scores, options, choices and answers are the same byte
       CHECK(answers_to(some_lines(), options) == one_by_one);
       CHECK(simt::num_runs("keep_rows") > before);
     }
+  }
+}
+
+// A prompt that comes in pieces beside rows that follow drafts in flight, some of them wrong: entries whose contexts are shorter than they were planned for.
+TEST_CASE("deterministic: prompts beside choices that verify drafts, planned ahead") {
+  EngineJobOptions job = gemma4_job(kSizes[2]);
+  LoadOptions options = job.load;
+  options.block_size = 8;
+  options.num_blocks_override = 200;
+  options.max_num_seqs = 9;
+  options.max_num_batched_tokens = 60;
+  options.max_num_drafts = 12;
+  options.max_model_len = 128;
+  const auto backend = loaded(make_cuda_backend(0), job.config, options);
+  const std::vector<std::shared_ptr<const Request>> requests = {request_with_choices(75, 6, 9), request_with_choices(70, 1, 2),
+                                                                request_with_choices(76, 2, 3)};
+  SchedulerConfig config;
+  config.max_num_seqs = config.max_num_batched_tokens = 1;
+  config.max_model_len = 128;
+  const ScheduledAnswers one_by_one = run_scheduled(*backend, config, nullptr, requests).answers;
+  config.max_num_seqs = 9;
+  config.max_num_drafts = 12;
+  for (const int32_t budget : {26, 60}) {
+    config.max_num_batched_tokens = budget;
+    ScriptedProposer proposer(tokens_of(requests, one_by_one), 60, {.propose_rate = 0.9, .right_rate = 0.5}, 3);
+    const uint64_t before = simt::num_runs("keep_rows");
+    const ScheduledRun run = run_scheduled(*backend, config, &proposer, requests);
+    const bool is_same = run.answers == one_by_one;
+    CHECK(is_same);
+    CHECK(run.num_given > run.num_groups);
+    CHECK(simt::num_runs("keep_rows") > before);
   }
 }
 

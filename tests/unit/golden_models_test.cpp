@@ -9,12 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "core/layer_groups.h"
 #include "model/config_loader.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden.h"
 #include "tests/support/oracle.h"
 #include "tests/support/plan_builder.h"
+#include "tests/support/scheduled_run.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/window_requests.h"
 #include "tests/unit/golden_answers.h"
 
 namespace llmb::test {
@@ -119,6 +122,46 @@ TEST_CASE("of every architecture, the bits of an answer do not depend on the sch
     const bool is_same_in_groups = expected == generate_at_random(*grouped, requests, 23, 5, 4);
     CHECK(is_same_in_groups);
   }
+}
+
+// Two choices each; two prompts begin alike, and one is there twice.
+std::vector<std::shared_ptr<const Request>> sharing_requests() {
+  auto requests = window_requests({21, 13, 21}, 10, 2);
+  auto request = std::make_shared<Request>(*requests[0]);
+  request->prompt_tokens.resize(17);
+  request->prompt_tokens.back() = 1;
+  requests.push_back(request);
+  return requests;
+}
+
+TEST_CASE("of every architecture, the bits of an answer do not depend on shared prefixes and preemption") {
+  int64_t num_preemptions = 0;
+  for (const std::string& dir : golden_model_dirs()) {
+    CAPTURE(dir);
+    const ModelConfig config = load_model_config(dir).value();
+    const auto run = [&](bool is_crowded) {
+      LoadOptions options = golden_options(dir, config, 4, /*groups_layers=*/is_crowded);
+      options.max_num_seqs = 8;
+      options.num_blocks_override = 100;
+      auto backend = loaded(make_cpu_backend(), config, options);
+      if (is_crowded) {  // what one choice may need, twice
+        const std::vector<int32_t> windows = backend->info().kv.groups.windows;
+        options.num_blocks_override = static_cast<int32_t>(2 * max_live_blocks(windows, 8, 23, 4));
+        backend = loaded(make_cpu_backend(), config, options);
+      }
+      SchedulerConfig scheduling;
+      scheduling.max_num_seqs = is_crowded ? 8 : 1;
+      scheduling.max_num_batched_tokens = is_crowded ? 23 : 64;
+      scheduling.max_model_len = std::min(config.max_position_embeddings, 40);
+      scheduling.enable_prefix_caching = is_crowded;
+      return run_scheduled(*backend, scheduling, nullptr, sharing_requests());
+    };
+    const ScheduledRun crowded = run(true);
+    const bool is_same = crowded.answers == run(false).answers;
+    CHECK(is_same);
+    num_preemptions += crowded.num_preemptions;
+  }
+  CHECK(num_preemptions > 20);
 }
 
 // The oracle is a Llama without windows, and knows the rope scalings of its time.
