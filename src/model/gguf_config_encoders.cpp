@@ -82,7 +82,7 @@ Result<Pooling> read_pooling(const GgufFile& file, const ModelConfig& config) {
   Pooling pooling;
   pooling.kind = *kind;
   int32_t width = config.hidden_size;
-  // EmbeddingGemma's. ggml knows neither biases nor functions of them.
+  // EmbeddingGemma's, with a bias where the file has one. GGUF knows no functions of them.
   for (const char* name : {"dense_2", "dense_3"}) {
     if (file.tensor(std::string(name) + ".weight") == nullptr) continue;
     LLMB_RETURN_IF_ERROR(add_layer(file, name, width, &pooling));

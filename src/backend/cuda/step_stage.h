@@ -35,7 +35,7 @@ struct StepShape {
   int32_t num_kept = 0;   // rows behind Ops::narrow_step(); 0: all, as in such steps
 
   bool is_split() const { return second.row > 0; }
-  // Of attention: one for each part, or for all rows and for those that are kept.
+  // Attention's work lists: one for each part, or for all rows and for those that are kept.
   int num_lists() const { return is_split() || num_kept > 0 ? 2 : 1; }
 };
 
