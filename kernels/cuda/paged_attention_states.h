@@ -39,11 +39,14 @@ __device__ Row find_row_of(const Args<T>& args, const AttentionItem& item, int r
 
 template <ItemKind kKind, class T>
 __device__ RowPair find_rows_of(const Args<T>& args, const AttentionItem& item, int first_row) {
-  if constexpr (kKind != ItemKind::kShared) return find_rows(args, item, first_row);
-  RowPair pair;
+  if constexpr (kKind != ItemKind::kShared) {
+    return find_rows(args, item, first_row);
+  } else {
+    RowPair pair;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) pair.row[h] = find_shared_row(args, item, min(first_row + 8 * h, item.num_rows - 1));
-  return pair;
+    for (int h = 0; h < 2; ++h) pair.row[h] = find_shared_row(args, item, min(first_row + 8 * h, item.num_rows - 1));
+    return pair;
+  }
 }
 
 // The least and the greatest position of a warp's kRows rows of a shared item; the same in every lane.
