@@ -183,17 +183,44 @@ class Loader {
   int columns_[kPasses];  // that are there from x_ on
 };
 
-// This thread's part of 128 features times kRows rows: features lane / 4 and 8 on of its warp's 16.
-template <class T, class S>
-class Sums {
+// Sums of a warp that has 16 features and all rows: this thread's, of features lane / 4 and 8 on.
+template <class Number, int kRowTiles>
+class WarpSums {
  public:
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (auto& tile : value_)
 #pragma unroll
-      for (float& sum : tile) sum = 0;
+      for (Number& sum : tile) sum = 0;
   }
 
+  // Calls write(row, feature, sum) for each, counted from the tile's first.
+  template <class Write>
+  __device__ __forceinline__ void for_each(const Write& write) const {
+    const int feature = static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int j = 0; j < kRowTiles; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) write(row(j) + e, feature + 8 * half, value_[j][2 * half + e]);
+  }
+  // The four sums of row(j), the row after it, and features 8 on.
+  __device__ __forceinline__ Number (&of(int j))[4] { return value_[j]; }
+  static __device__ __forceinline__ int row(int j) { return j * 8 + static_cast<int>(threadIdx.x) % 4 * 2; }
+
+ protected:
+  __device__ __forceinline__ WarpSums() { clear(); }
+
+  Number value_[kRowTiles][4];
+};
+
+// This thread's part of 128 features times kRows rows.
+template <class T, class S>
+class Sums : public WarpSums<float, S::kRowTiles> {
+  using WarpSums<float, S::kRowTiles>::value_;
+
+ public:
   __device__ __forceinline__ Sums() {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -204,7 +231,6 @@ class Sums {
       ptx::keep(places_[i]);
     }
     codes_.keep();
-    clear();
   }
 
   __device__ __forceinline__ void add_unit(const uint8_t* unit, const uint8_t* x_tile) {
@@ -227,28 +253,12 @@ class Sums {
     });
   }
 
-  // Calls write(row, feature, sum) for each, counted from the tile's first.
-  template <class Write>
-  __device__ __forceinline__ void for_each(const Write& write) const {
-    const int feature = static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int j = 0; j < S::kRowTiles; ++j)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) write(row(j) + e, feature + 8 * half, value_[j][2 * half + e]);
-  }
-  // The four sums of row(j), the row after it, and features 8 on.
-  __device__ __forceinline__ float (&of(int j))[4] { return value_[j]; }
-  static __device__ __forceinline__ int row(int j) { return j * 8 + static_cast<int>(threadIdx.x) % 4 * 2; }
-
  private:
   // Bytes from the begin of a unit, and of a tile of x, to what this lane reads.
   static constexpr int kPlaces = S::kRowTiles == 1 ? 2 : 4;
 
   typename S::Codes::Places codes_{static_cast<int>(threadIdx.x) / 32};
   int places_[kPlaces];
-  float value_[S::kRowTiles][4];
 };
 
 // The products of units [begin, end), of which `loader` begins with the first. end_part(sums, tile, first step, end

@@ -113,9 +113,9 @@ __device__ __forceinline__ void write(const Args<T, typename S::Codes>& args, in
   });
 }
 
-template <class T, class S>
-__global__ void __launch_bounds__(kThreads, 2)
-    linear_codes_kernel(const __grid_constant__ Args<T, typename S::Codes> args) {
+// write(tile, its whole sums) by one block for each tile of features.
+template <class T, class S, class Write>
+__device__ __forceinline__ void multiply_tiles(const Args<T, typename S::Codes>& args, const Write& write) {
   __shared__ int is_last;
   ptx::launch_next_grid();
   const int begin = first_unit(args.num_units, static_cast<int>(blockIdx.x));
@@ -125,10 +125,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   multiply_units(loader, args.num_stages, args.num_steps, begin, end,
                  [&](Sums<T, S>& sums, int tile, int first_step, int end_step) {
                    const bool is_whole = first_step == 0 && end_step == args.num_steps;
-                   if (!is_whole && !combine<T, S>(args, tile, first_step == 0, &sums, &is_last)) return;
-                   if (args.is_float) write<T, S>(args, tile, sums, static_cast<float*>(args.out));
-                   else write<T, S>(args, tile, sums, static_cast<T*>(args.out));
+                   if (is_whole || combine<T, S>(args, tile, first_step == 0, &sums, &is_last)) write(tile, sums);
                  });
+}
+
+template <class T, class S>
+__global__ void __launch_bounds__(kThreads, 2)
+    linear_codes_kernel(const __grid_constant__ Args<T, typename S::Codes> args) {
+  multiply_tiles<T, S>(args, [&](int tile, const Sums<T, S>& sums) {
+    if (args.is_float) write<T, S>(args, tile, sums, static_cast<float*>(args.out));
+    else write<T, S>(args, tile, sums, static_cast<T*>(args.out));
+  });
 }
 
 inline int64_t num_blocks(int64_t num_units, const LinearCodesOptions& options) {

@@ -17,24 +17,15 @@ template <class Out, class S>
 __global__ void __launch_bounds__(kThreads, 2)
     linear_w4a8_kernel(const __grid_constant__ Args<Int8Pair, w4a8::Codes> args, const W4A8View weight,
                        const float* x_scales, Out* out) {
-  __shared__ int is_last;
-  ptx::launch_next_grid();
-  const int begin = first_unit(args.num_units, static_cast<int>(blockIdx.x));
-  const int end = first_unit(args.num_units, static_cast<int>(blockIdx.x) + 1);
-  const auto row_of = [&](int row) { return row < args.rows ? args.x + row * args.in_features : nullptr; };
-  Loader<Int8Pair, S> loader(args.weight, args.x, row_of, args.in_features, args.num_steps, begin, end);
-  multiply_units(loader, args.num_stages, args.num_steps, begin, end,
-                 [&](Sums<Int8Pair, S>& sums, int tile, int first_step, int end_step) {
-                   const bool is_whole = first_step == 0 && end_step == args.num_steps;
-                   if (!is_whole && !combine<Int8Pair, S>(args, tile, first_step == 0, &sums, &is_last)) return;
-                   sums.for_each([&](int row, int in_tile, int32_t sum) {
-                     const int64_t feature = int64_t{tile} * kTileFeatures + in_tile;
-                     if (row >= args.rows || feature >= args.out_features) return;
-                     const float* const bias = weight.bias == nullptr ? nullptr : weight.bias + feature;
-                     out[row * args.out_features + feature] =
-                         from_float<Out>(int8_output(sum, weight.scales[feature], x_scales[row], bias));
-                   });
-                 });
+  multiply_tiles<Int8Pair, S>(args, [&](int tile, const Sums<Int8Pair, S>& sums) {
+    sums.for_each([&](int row, int in_tile, int32_t sum) {
+      const int64_t feature = int64_t{tile} * kTileFeatures + in_tile;
+      if (row >= args.rows || feature >= args.out_features) return;
+      const float* const bias = weight.bias == nullptr ? nullptr : weight.bias + feature;
+      out[row * args.out_features + feature] =
+          from_float<Out>(int8_output(sum, weight.scales[feature], x_scales[row], bias));
+    });
+  });
 }
 
 template <class Out, int kRows>

@@ -53,19 +53,14 @@ __device__ __forceinline__ Fragments fragments_of(const uint8_t* unit, int sixte
 
 namespace code_tiles {
 
-// This thread's part of 128 features times kNumRows rows: features lane / 4 and 8 on of its warp's 16. Exact sums.
+// This thread's part of 128 features times kNumRows rows. Exact sums.
 template <int kNumRows>
-class Sums<mma_tiles::Int8Pair, Shape<kNumRows, w4a8::Codes>> {
+class Sums<mma_tiles::Int8Pair, Shape<kNumRows, w4a8::Codes>>
+    : public WarpSums<int32_t, Shape<kNumRows, w4a8::Codes>::kRowTiles> {
   using S = Shape<kNumRows, w4a8::Codes>;
+  using WarpSums<int32_t, S::kRowTiles>::value_;
 
  public:
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (auto& tile : value_)
-#pragma unroll
-      for (int32_t& sum : tile) sum = 0;
-  }
-
   __device__ __forceinline__ Sums() {
     const int lane = threadIdx.x % 32, sixteen = static_cast<int>(threadIdx.x) / 32;
     codes_ = w4a8::code_place(sixteen, 0, lane);
@@ -74,7 +69,6 @@ class Sums<mma_tiles::Int8Pair, Shape<kNumRows, w4a8::Codes>> {
     ptx::keep(codes_);
     ptx::keep(scales_);
     ptx::keep(x_);
-    clear();
   }
 
   __device__ __forceinline__ void add_unit(const uint8_t* unit, const uint8_t* x_tile) {
@@ -100,23 +94,8 @@ class Sums<mma_tiles::Int8Pair, Shape<kNumRows, w4a8::Codes>> {
     }
   }
 
-  // As the other Sums have them.
-  template <class Write>
-  __device__ __forceinline__ void for_each(const Write& write) const {
-    const int feature = static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int j = 0; j < S::kRowTiles; ++j)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) write(row(j) + e, feature + 8 * half, value_[j][2 * half + e]);
-  }
-  __device__ __forceinline__ int32_t (&of(int j))[4] { return value_[j]; }
-  static __device__ __forceinline__ int row(int j) { return j * 8 + static_cast<int>(threadIdx.x) % 4 * 2; }
-
  private:
   int codes_, scales_, x_;  // bytes from the begin of a unit, and of a tile of x, to what this lane reads
-  int32_t value_[S::kRowTiles][4];
 };
 
 }  // namespace code_tiles

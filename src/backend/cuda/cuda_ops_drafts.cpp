@@ -1,5 +1,5 @@
-// The ops of steps that draft, and of layers that do behind the last one. Their hidden states lie behind all keys and values of the pool, by
-// blocks, so that what copies or swaps blocks has them too.
+// The ops of steps that draft, and of layers that do behind the last one. Their hidden states lie behind all keys and
+// values of the pool, by blocks, so that what copies or swaps blocks has them too.
 #include <algorithm>
 #include <span>
 #include <vector>

@@ -75,7 +75,7 @@ class CudaRanks {
   void rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows);
 
   // From the rank in this one's place in the stage before, and to that in the next stage; nothing where there is none.
-  // Of rows that are divided, this rank's.
+  // Where rows are divided, this rank's rows alone.
   void receive(Rows residual, int64_t rows);
   void send(Rows residual, int64_t rows);
 
