@@ -4,57 +4,24 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/ptx.h"
-#include "kernels/cuda/warp.h"
+#include "kernels/cuda/row_scale.h"
 #include "kernels/cuda/widen_codes.h"
 
 namespace llmb::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
-
-// Without the sign, bits are in the order of magnitudes, and those of infinity and NaN are the largest.
-__device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
-
-__device__ uint32_t block_max(uint32_t x, uint32_t* partial) {
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) x = max(x, __shfl_xor_sync(kAllLanes, x, offset));
-  if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;
-  __syncthreads();
-  for (int w = 0; w < kThreads / kWarp; ++w) x = max(x, partial[w]);
-  return x;
-}
-
-struct RowScale {
-  float scale, factor;  // factor 0: all numbers are 0
-};
-
-// The scale of a block's row, for codes up to `largest_code`.
-template <int kWidth, class T>
-__device__ RowScale find_scale(const T* row, int64_t width, float largest_code, uint32_t* partial) {
-  float values[kWidth];
-  uint32_t largest = 0;
-  for (int64_t at = threadIdx.x * kWidth; at < width; at += kThreads * kWidth) {
-    load_floats(row + at, values);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) largest = max(largest, magnitude_bits(values[i]));
-  }
-  const float max = __uint_as_float(block_max(largest, partial));
-  const bool is_finite = max < INFINITY;
-  const float inverse = is_finite && max > 0 ? __fdiv_rn(largest_code, max) : 0.0f;
-  return {is_finite ? __fdiv_rn(max, largest_code) : NAN, inverse < INFINITY ? inverse : 0.0f};
-}
-
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowThreads)
     quantize_rows_kernel(const T* __restrict__ x, int64_t width, int64_t row_bytes, int8_t* __restrict__ out,
                          float* __restrict__ scales) {
   ptx::follow_previous_grid();
-  __shared__ uint32_t partial[kThreads / kWarp];
+  __shared__ uint32_t partial[kRowThreads / kWarp];
   const T* const row = x + int64_t{blockIdx.x} * width;
   int8_t* const to = out + int64_t{blockIdx.x} * row_bytes;
   const RowScale scale = find_scale<kWidth>(row, width, 127, partial);
   if (threadIdx.x == 0) scales[blockIdx.x] = scale.scale;
-  for (int64_t at = threadIdx.x * kWidth; at < row_bytes; at += kThreads * kWidth) {
+  for (int64_t at = threadIdx.x * kWidth; at < row_bytes; at += kRowThreads * kWidth) {
     Pack<int8_t, kWidth> numbers{};
     if (at < width && scale.factor > 0) {
       float values[kWidth];
@@ -69,17 +36,17 @@ __global__ void __launch_bounds__(kThreads)
 
 // A thread makes 16 neighbouring bytes, of eight pairs of numbers.
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowThreads)
     quantize_rows_fp8_kernel(const T* __restrict__ x, int64_t width, E4m3* __restrict__ out,
                              float* __restrict__ scales) {
   ptx::follow_previous_grid();
   constexpr int kBytes = 16;
-  __shared__ uint32_t partial[kThreads / kWarp];
+  __shared__ uint32_t partial[kRowThreads / kWarp];
   const T* const row = x + int64_t{blockIdx.x} * width;
   const int64_t row_bytes = fp8::row_bytes(width);
   const RowScale scale = find_scale<kWidth>(row, width, kLargestE4m3, partial);
   if (threadIdx.x == 0) scales[blockIdx.x] = scale.scale;
-  for (int64_t at = threadIdx.x * kBytes; at < row_bytes; at += kThreads * kBytes) {
+  for (int64_t at = threadIdx.x * kBytes; at < row_bytes; at += kRowThreads * kBytes) {
     Pack<E4m3, kBytes> numbers{};
     const int64_t first = at / fp8::kGroup * fp8::kGroup;
     const int place = static_cast<int>(at % fp8::kGroup);
@@ -108,7 +75,7 @@ template <class T>
 void quantize_rows(const T* x, int64_t rows, int64_t width, int8_t* out, float* scales, cudaStream_t stream) {
   if (rows == 0) return;
   const auto kernel = can_pack(width, x) ? quantize_rows_kernel<T, kPackWidth> : quantize_rows_kernel<T, 1>;
-  launch_ahead({dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream}, kernel, x, width, int8_row_bytes(width),
+  launch_ahead({dim3(static_cast<unsigned>(rows)), dim3(kRowThreads), 0, stream}, kernel, x, width, int8_row_bytes(width),
                out, scales);
 }
 
@@ -116,7 +83,7 @@ template <class T>
 void quantize_rows(const T* x, int64_t rows, int64_t width, E4m3* out, float* scales, cudaStream_t stream) {
   if (rows == 0) return;
   const auto kernel = can_pack(width, x) ? quantize_rows_fp8_kernel<T, kPackWidth> : quantize_rows_fp8_kernel<T, 1>;
-  launch_ahead({dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream}, kernel, x, width, out, scales);
+  launch_ahead({dim3(static_cast<unsigned>(rows)), dim3(kRowThreads), 0, stream}, kernel, x, width, out, scales);
 }
 
 template void quantize_rows(const float*, int64_t, int64_t, int8_t*, float*, cudaStream_t);

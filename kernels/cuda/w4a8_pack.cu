@@ -5,14 +5,14 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/quantize_rows.h"
+#include "kernels/cuda/row_scale.h"
 #include "kernels/cuda/w4a8_fragments.h"
-#include "kernels/cuda/warp.h"
 
 namespace llmb::cuda {
 
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kThreads = kRowThreads, kWarps = kThreads / kWarp;
 constexpr float kLargest = 119;  // kLargestW4A8 of kernels/cpu/quantize.h
 static_assert(w4a8::kGroup == kWarp);
 
@@ -57,24 +57,15 @@ __global__ void __launch_bounds__(kThreads)
   const float* const row = x + int64_t{blockIdx.x} * in_features;
   const int64_t feature = first_feature + blockIdx.x, num_steps = w4a8::num_steps(in_features);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  uint32_t bits = 0;  // without signs in the order of magnitudes, those of infinity and NaN the largest
-  for (int64_t k = threadIdx.x; k < in_features; k += kThreads) bits = max(bits, __float_as_uint(row[k]) & 0x7fffffffu);
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) bits = max(bits, __shfl_xor_sync(kAllLanes, bits, offset));
-  if (lane == 0) partial[warp] = bits;
-  __syncthreads();
-  for (const uint32_t others : partial) bits = max(bits, others);
-  const float largest = __uint_as_float(bits);
-  const bool is_finite = largest < INFINITY;
-  const float inverse = is_finite ? __fdiv_rn(kLargest, largest) : NAN;
-  const float factor = inverse < INFINITY ? inverse : 0.0f;
-  if (threadIdx.x == 0) scales[blockIdx.x] = is_finite ? __fdiv_rn(largest, kLargest) : NAN;
+  const RowScale scale_of_row = find_scale<1>(row, in_features, kLargest, partial);
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale_of_row.scale;
   for (int64_t first = int64_t{warp} * w4a8::kGroup; first < in_features; first += kWarps * w4a8::kGroup) {
     const Place place(units, num_steps, feature, first);
-    if (factor == 0) {
+    if (scale_of_row.factor == 0) {
       place.write(0, 0, 0);
       continue;
     }
-    const float value = first + lane < in_features ? __fmul_rn(row[first + lane], factor) : 0.0f;
+    const float value = first + lane < in_features ? __fmul_rn(row[first + lane], scale_of_row.factor) : 0.0f;
     const float least = warp_min(value), most = warp_max(value);
     const int scale = max(1, __float2int_rn(__fmul_rn(__fsub_rn(most, least), 1 / 15.0f)));
     const auto scale_f = static_cast<float>(scale);
