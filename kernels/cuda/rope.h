@@ -1,7 +1,7 @@
 // rope_and_kv_write: rotates q and k by their positions (RoPE, Su et al. 2021, in Hugging Face's rotate-half
 // convention: channel i pairs with channel i + rotary_dim / 2) and stores the rotated k, and v, into their KV slots.
 // The k part of qkv is left as it was; q is rotated in place. Elementwise in fp32, rounded once. Without KV heads only q
-// is rotated.
+// is rotated; without heads there are k and v alone, of a row that another rank computes.
 #pragma once
 
 #include <cuda_runtime.h>

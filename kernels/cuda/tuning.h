@@ -107,10 +107,15 @@ constexpr double kRankMemoryBytesPerUs = 3.3e6;
 constexpr double kMeetingUs = 0;
 constexpr int64_t kFewestDividedRows = 3;         // so that tests' small steps are divided, and some rank has no row
 constexpr int64_t kMaxRankPartsBytes = 32 << 10;  // and sums are made in turns
+constexpr int64_t kFewestContextRows = 6;
 #else
 constexpr double kMeetingUs = 12;
 constexpr int64_t kFewestDividedRows = 16;
 constexpr int64_t kMaxRankPartsBytes = int64_t{64} << 20;  // of all ranks' parts of a sum, at a time
+// From so many rows on ranks share out a step's (backend/cuda/context_rows.h). Reckoned, not measured: products of up to
+// some 210 rows take as long as their weights' bytes, and each row beyond about 0.4 us a layer of an 8B model, where a
+// call takes 12.
+constexpr int64_t kFewestContextRows = 256;
 #endif
 
 // ---- block_copy

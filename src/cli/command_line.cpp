@@ -270,14 +270,14 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->group(group)
       ->option_text("N [1]");
   app.add_option("--prefill-context-parallel-size", o.job.prefill_context_parallel_size,
-                 "Divide each step's rows, long prompts' above all, among N processes with all keys and values, or N for "
-                 "each of --tensor-parallel-size times --pipeline-parallel-size; changes no byte. On the CPU")
+                 "Divide each step's rows, long prompts' above all, among N processes or GPUs with all keys and values, or N "
+                 "for each of --tensor-parallel-size times --pipeline-parallel-size; changes no byte")
       ->check(integer_in(1, 64))
       ->group(group)
       ->option_text("N [1]");
   app.add_option("--decode-context-parallel-size", o.job.decode_context_parallel_size,
                  "The same, and each of the N keeps the keys and values of its part of the positions only, 256 in turn, so N "
-                 "hold a context that one cannot; blocks have 256 N tokens; changes no byte. As "
+                 "hold a context that one cannot; blocks have 256 N tokens; changes no byte. On the CPU. As "
                  "--prefill-context-parallel-size N it takes N processes, beside those of --tensor-parallel-size, not of them")
       ->check(integer_in(1, 16))
       ->group(group)

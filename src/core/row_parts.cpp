@@ -4,6 +4,12 @@
 
 namespace llmb {
 
+bool can_share_rows(const StepPlan& plan) {
+  return plan.parent_rows.empty() && plan.hidden_rows.empty() && !plan.is_mtp &&
+         std::none_of(plan.entries.begin(), plan.entries.end(),
+                      [](const StepEntry& entry) { return entry.adapter >= 0 || entry.is_indivisible; });
+}
+
 RowCost row_cost(const ModelConfig& config) {
   const int64_t head = int64_t{config.vocab_size} * config.hidden_size;  // of sampled rows alone
   RowCost cost = {std::max<int64_t>(1, config.num_matmul_params() - head), 0};
@@ -29,6 +35,25 @@ std::vector<int64_t> divide_rows(std::span<const int32_t> positions, const RowCo
   }
   bounds.push_back(num_rows);
   return bounds;
+}
+
+SampledParts part_samples(std::span<const SampleRow> samples, std::span<const int64_t> row_bounds) {
+  const auto part_of = [&](const SampleRow& sample) {
+    return std::upper_bound(row_bounds.begin() + 1, row_bounds.end() - 1, sample.token_row) - row_bounds.begin();
+  };
+  SampledParts parts;
+  parts.bounds.assign(row_bounds.size(), 0);
+  for (const SampleRow& sample : samples) ++parts.bounds[static_cast<size_t>(part_of(sample))];
+  for (size_t part = 1; part < parts.bounds.size(); ++part) parts.bounds[part] += parts.bounds[part - 1];
+  std::vector<int64_t> next = parts.bounds;
+  parts.rows.resize(samples.size());
+  for (const SampleRow& sample : samples) {
+    const auto part = static_cast<size_t>(part_of(sample)) - 1;
+    const int64_t place = next[part]++;
+    parts.places.push_back(static_cast<int32_t>(place));
+    parts.rows[static_cast<size_t>(place)] = static_cast<int32_t>(sample.token_row - row_bounds[part]);
+  }
+  return parts;
 }
 
 }  // namespace llmb

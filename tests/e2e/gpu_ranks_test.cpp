@@ -1,6 +1,6 @@
-// --tensor-parallel-size and --pipeline-parallel-size on GPUs, of the whole program, with the host SIMT layer in place of
-// GPUs: the answers of one GPU, the same bytes whatever the schedule and the timing, and whatever happens to a rank,
-// nothing is lost. LLMB_NUM_KILLS: how many kills and stops in all.
+// --tensor-parallel-size, --pipeline-parallel-size and --prefill-context-parallel-size on GPUs, of the whole program,
+// with the host SIMT layer in place of GPUs: the answers of one GPU, the same bytes whatever the schedule and the timing,
+// and whatever happens to a rank, nothing is lost. LLMB_NUM_KILLS: how many kills and stops in all.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -179,18 +179,32 @@ TEST_CASE("stages of layers on three GPUs, one killed or stopped, then on two: e
   CHECK(stable_output(read_file(dir.file("out.jsonl"))) == stable_output(read_file(dir.file("plain.jsonl"))));
 }
 
-TEST_CASE("a job on three stages that is killed goes on with one and with two, and one on one GPU with three: the same bytes") {
+// Stages, and ranks of each that share out rows.
+struct Parts {
+  int num_stages = 1, context_size = 1;
+  int num_gpus() const { return num_stages * context_size; }
+};
+
+std::vector<std::string> flags_of(const Parts& parts) {
+  return {"--pipeline-parallel-size", std::to_string(parts.num_stages), "--prefill-context-parallel-size",
+          std::to_string(parts.context_size)};
+}
+
+TEST_CASE("a job over stages or context ranks that is killed goes on with others, or with one GPU: the same bytes") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), id_rows(40));
-  const auto arguments = [&](const std::string& out, int num_stages, int seed) {
-    return command({dir.file("in.jsonl"), "-o", dir.file(out), "--pipeline-parallel-size", std::to_string(num_stages)},
-                   num_stages, seed, 4, kThreeLayers);
+  const auto arguments = [&](const std::string& out, const Parts& parts, int seed) {
+    return command(with({dir.file("in.jsonl"), "-o", dir.file(out)}, flags_of(parts)), parts.num_gpus(), seed, 4,
+                   kThreeLayers);
   };
-  const ProcessResult alone = run_process(arguments("plain.jsonl", 1, 0));
+  const ProcessResult alone = run_process(arguments("plain.jsonl", {}, 0));
   REQUIRE_MESSAGE(alone.exit_code == 0, alone.err);
   const std::string expected = stable_output(read_file(dir.file("plain.jsonl")));
-  for (const auto& stages : std::vector<std::vector<int>>{{3, 1}, {3, 2}, {3, 2, 1}, {1, 3}}) {
-    CAPTURE(stages);
+  const Parts one, two{2}, three{3}, rows{1, 2}, more_rows{1, 3}, both{2, 2};
+  for (const auto& runs : std::vector<std::vector<Parts>>{
+           {three, one}, {three, two, one}, {one, three}, {rows, more_rows, one}, {one, rows}, {more_rows, both}}) {
+    CAPTURE(runs.size());
+    CAPTURE(runs[0].num_gpus());
     const std::string out = dir.file("out.jsonl");
     for (const char* name : {"", ".manifest.json"}) std::filesystem::remove(out + name);
     ptrdiff_t num_kept = 0;
@@ -198,8 +212,8 @@ TEST_CASE("a job on three stages that is killed goes on with one and with two, a
       const std::string records = read_file(out + ".partial");
       return std::count(records.begin(), records.end(), '\n');
     };
-    for (size_t i = 0; i + 1 < stages.size(); ++i) {
-      const auto run = StartedRun::of(arguments("out.jsonl", stages[i], static_cast<int>(i) + 1));
+    for (size_t i = 0; i + 1 < runs.size(); ++i) {
+      const auto run = StartedRun::of(arguments("out.jsonl", runs[i], static_cast<int>(i) + 1));
       while (!run->has_ended() && num_records() < num_kept + 7) ::usleep(2000);
       ::kill(run->pid(), SIGKILL);
       const ProcessResult killed = run->wait();
@@ -207,7 +221,7 @@ TEST_CASE("a job on three stages that is killed goes on with one and with two, a
       num_kept = num_records();
       CHECK(num_kept < 40);
     }
-    const ProcessResult last = run_process(arguments("out.jsonl", stages.back(), 3));
+    const ProcessResult last = run_process(arguments("out.jsonl", runs.back(), 3));
     CHECK_MESSAGE(last.exit_code == 0, last.err);
     CHECK(stable_output(read_file(out)) == expected);
     CHECK_FALSE(std::filesystem::exists(out + ".partial"));
@@ -248,19 +262,18 @@ TEST_CASE("workers over two stages each: a rank that dies or stops costs no row,
   CHECK(stable_output(read_file(dir.file("both.jsonl"))) == stable_output(read_file(dir.file("plain.jsonl"))));
 }
 
-TEST_CASE("random kills and stops of ranks on GPUs: nothing is lost, twice or changed, on any number of stages") {
+TEST_CASE("random kills and stops of ranks on GPUs: nothing is lost, twice or changed, over any parts") {
   const char* const asked = std::getenv("LLMB_NUM_KILLS");
   const int num_wanted = asked != nullptr ? std::atoi(asked) : 8;
   const TemporaryDirectory dir;
   const std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl");
   write_file(in, id_rows(60));
   std::string expected[2];  // of one and of two ranks to a stage, whose sums are rounded otherwise
-  const auto stages_and_tensor = [](int num_stages, int tensor_size) {
-    return std::vector<std::string>{"--pipeline-parallel-size", std::to_string(num_stages), "--tensor-parallel-size",
-                                    std::to_string(tensor_size)};
+  const auto flags = [](const Parts& parts, int tensor_size) {
+    return with(flags_of(parts), {"--tensor-parallel-size", std::to_string(tensor_size)});
   };
   for (const int size : {1, 2}) {
-    const ProcessResult plain = run_process(command(with({in}, stages_and_tensor(1, size)), size, 0, 4, kThreeLayers));
+    const ProcessResult plain = run_process(command(with({in}, flags({}, size)), size, 0, 4, kThreeLayers));
     REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
     expected[size - 1] = stable_output(plain.out);
   }
@@ -271,12 +284,13 @@ TEST_CASE("random kills and stops of ranks on GPUs: nothing is lost, twice or ch
     for (const char* name : {"", ".partial", ".manifest.json"}) std::filesystem::remove(out + name);
     const int tensor_size = rng.between(1, 2);
     for (int exit_code = -1; exit_code != 0;) {
-      const int num_stages = rng.between(1, 3), num_seqs = rng.between(1, 9);
+      const Parts parts = rng.chance(0.3) ? Parts{1, rng.between(2, 3)} : Parts{rng.between(1, 3)};
+      const int num_gpus = parts.num_gpus() * tensor_size, num_seqs = rng.between(1, 9);
       const auto more = with({in, "-o", out, "--watchdog-timeout", "4", "--request-rate", "40"},
-                             stages_and_tensor(num_stages, tensor_size));
+                             flags(parts, tensor_size));
       const int seed = rng.between(0, 1000);
-      const auto run = StartedRun::of(command(more, num_stages * tensor_size, seed, num_seqs, kThreeLayers));
-      disturber.disturb(*run, num_stages * tensor_size > 1);
+      const auto run = StartedRun::of(command(more, num_gpus, seed, num_seqs, kThreeLayers));
+      disturber.disturb(*run, num_gpus > 1);
       const ProcessResult result = run->wait();
       exit_code = result.exit_code;
       REQUIRE_MESSAGE((exit_code == 0 || exit_code == 9 || exit_code == 137), result.err);
@@ -304,7 +318,11 @@ TEST_CASE("too few GPUs, and what several GPUs do not take yet, are refused by n
   const std::string deep = refusal({"--pipeline-parallel-size", "3"}, 4, 3);
   CHECK(deep.find("--pipeline-parallel-size 3: num_hidden_layers 2 cannot be divided among 3 ranks\n") !=
         std::string::npos);
-  CHECK(refusal({"--prefill-context-parallel-size", "2"}, 4).find("not over several GPUs yet") != std::string::npos);
+  CHECK(refusal({"--prefill-context-parallel-size", "2"}, 9, 1).find("2 ranks need a GPU each, and this machine has 1") !=
+        std::string::npos);
+  const std::string divided = refusal({"--decode-context-parallel-size", "2"}, 4);
+  CHECK(divided.find("--decode-context-parallel-size 2: ranks that divide keys and values: not over several GPUs yet") !=
+        std::string::npos);
   CHECK(refusal(with(kTwoGpus, {"--workers", "2"}), 9, 3).find("4 ranks need a GPU each") != std::string::npos);
 }
 

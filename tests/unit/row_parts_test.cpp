@@ -50,4 +50,42 @@ TEST_CASE("of a long prompt the rows behind see more: they are fewer") {
   CHECK(bound < 720);
 }
 
+TEST_CASE("random sample rows: each is in the part that has its row, in the order of the plan, and is found there") {
+  TestRng rng(2);
+  for (int run = 0; run < 500; ++run) {
+    std::vector<int64_t> bounds = {0};
+    for (int32_t part = rng.between(1, 5); part > 0; --part) bounds.push_back(bounds.back() + rng.between(1, 9));
+    std::vector<SampleRow> samples(static_cast<size_t>(rng.between(0, 12)));
+    for (SampleRow& sample : samples) sample.token_row = rng.between(0, static_cast<int>(bounds.back()) - 1);
+    const SampledParts parts = part_samples(samples, bounds);
+    REQUIRE(parts.bounds.size() == bounds.size());
+    CHECK(parts.bounds.front() == 0);
+    CHECK(parts.bounds.back() == static_cast<int64_t>(samples.size()));
+    std::vector<int32_t> sorted = parts.places;
+    std::sort(sorted.begin(), sorted.end());
+    for (size_t i = 0; i < samples.size(); ++i) {
+      CHECK(sorted[i] == static_cast<int32_t>(i));
+      const int32_t place = parts.places[i];
+      const auto after = std::upper_bound(parts.bounds.begin(), parts.bounds.end(), place);
+      const auto part = static_cast<size_t>(after - parts.bounds.begin()) - 1;
+      CHECK(bounds[part] + parts.rows[static_cast<size_t>(place)] == samples[i].token_row);
+      CHECK(samples[i].token_row < bounds[part + 1]);
+    }
+  }
+}
+
+TEST_CASE("trees, adapters, and heads and layers that draft look at all rows") {
+  StepPlan plan;
+  plan.tokens = {1, 2};
+  plan.entries.resize(1);
+  CHECK(can_share_rows(plan));
+  for (const auto change : {+[](StepPlan& p) { p.parent_rows = {-1, 0}; }, +[](StepPlan& p) { p.hidden_rows = {0, 1}; },
+                            +[](StepPlan& p) { p.is_mtp = true; }, +[](StepPlan& p) { p.entries[0].adapter = 0; },
+                            +[](StepPlan& p) { p.entries[0].is_indivisible = true; }}) {
+    StepPlan changed = plan;
+    change(changed);
+    CHECK_FALSE(can_share_rows(changed));
+  }
+}
+
 }  // namespace llmb::test

@@ -7,18 +7,11 @@ namespace {
 // For each rank. With fewer, waiting for each other takes longer than the rows.
 constexpr int32_t kMinRows = 8;
 
-bool can_be_divided(const StepPlan& plan, int32_t size) {
-  return plan.num_tokens() >= kMinRows * size && plan.parent_rows.empty() && plan.hidden_rows.empty() &&
-         !plan.is_mtp &&
-         std::none_of(plan.entries.begin(), plan.entries.end(),
-                      [](const StepEntry& entry) { return entry.adapter >= 0 || entry.is_indivisible; });
-}
-
 }  // namespace
 
 void StepRows::begin_step(const StepPlan& plan, const ResolvedStep& step) {
   bounds_ = {0, plan.num_tokens()};
-  if (!can_be_divided(plan, context_.size())) return;
+  if (plan.num_tokens() < kMinRows * context_.size() || !can_share_rows(plan)) return;
   bounds_ = divide_rows(step.positions, cost_, context_.size());
   query_start_ = {0};
   context_len_.clear();

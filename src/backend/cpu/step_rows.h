@@ -24,8 +24,7 @@ class StepRows {
   // `whole`: the model that all ranks compute. The channel outlives this.
   StepRows(Collectives& context, const ModelConfig& whole) : context_(context), cost_(row_cost(whole)) {}
 
-  // Few rows are not worth meeting for, and trees, adapters and heads that draft look at all rows: there each rank
-  // computes all of them.
+  // Few rows are not worth meeting for, and some plans are not to be divided: there each rank computes all of them.
   void begin_step(const StepPlan& plan, const ResolvedStep& step);
 
   bool are_divided() const { return bounds_.size() > 2; }

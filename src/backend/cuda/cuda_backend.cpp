@@ -177,7 +177,7 @@ class CudaBackend final : public Backend {
   Status join_ranks() {
     const int64_t max_rows = std::max(options_.max_num_batched_tokens, options_.max_num_samples());
     const CudaRanksLimits limits{max_rows, max_logit_rows(config_, options_), kMaxBestTokens,
-                                 options_.cuda.deterministic, dtype_bytes(dtype_)};
+                                 options_.cuda.deterministic, dtype_bytes(dtype_), options_.max_num_samples()};
     LLMB_ASSIGN_OR_RETURN(ranks_, CudaRanks::join(context_, config_, limits, stream_->get()));
     const auto read = [this](int64_t s, StepOutput* o) -> const GivenTokens& { return read_output(flights_, s, o); };
     steps_.emplace(context_, *ranks_, RankSteps::OnDevice{[this](int64_t s) { return await(flights_.of(s)); }, read});
@@ -310,11 +310,11 @@ class CudaBackend final : public Backend {
     if (is_recordable)
       shape.num_tokens = shape.num_seqs = shape.num_samples =
           static_cast<int32_t>(graph_bucket(plan.num_tokens(), largest_bucket()));
-    if (!is_recordable && transformer_->narrows()) shape.num_kept = ops_->num_kept(plan);
+    if (!is_recordable) ops_->choose_rows(plan, transformer_->narrows(), &shape);
     if (shape.num_kept == 0) shape.second = splits_.border(plan, is_recordable ? shape.num_tokens : 0, graphs_);
     // A prompt that is in both parts is two sequences of attention.
     if (!is_recordable) shape.num_seqs = std::min(shape.num_seqs + shape.is_split(), shape.num_tokens);
-    if (!is_recordable && !shape.is_split()) shape.expanded = ops_->stage().expand(plan);
+    if (!is_recordable && !shape.is_split()) shape.expanded = ops_->stage().expand(plan, shape.own);
     StepFlight& flight = queue.of(queue.num_submitted);
     if (!ranks_) flight.begin.record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
@@ -330,17 +330,17 @@ class CudaBackend final : public Backend {
     ops_->copy_blocks(plan);
     ops_->count_unseen_tokens(plan);
     if (ranks_) {
-      ranks_->receive(transformer_->residual(), shape.num_tokens);
+      ranks_->receive(transformer_->residual(), shape.num_own());
       flight.begin.record(stream);
     }
     if (!plan.hidden_rows.empty()) transformer_->forward_heads(shape.num_tokens, shape.num_samples);
     else if (replay) graphs_.launch(step, stream);
-    else run(shape.num_tokens, shape.num_samples, plan.num_layers, plan.is_mtp);
+    else run(shape.num_own(), shape.num_samples, plan.num_layers, plan.is_mtp);
     if (CudaPooling* const pooling = ops_->pooling()) pooling->download(queue.num_submitted, plan.num_samples());
     else if (!is_early_stage()) download_sampled(*ops_, plan, needs.top_logprobs, flight.host.data<uint8_t>(), stream);
     download_tokens(plan, arrays.tokens, flight.tokens.data<TokenId>(), stream);
     flight.end.record(stream);
-    if (ranks_) ranks_->send(transformer_->residual(), shape.num_tokens);
+    if (ranks_) ranks_->send(transformer_->residual(), shape.num_own());
     flight.sent.record(stream);
     flight.plan = &plan;
     flight.work = splits_.submitted(plan, shape.second);

@@ -141,11 +141,12 @@ void CudaOps::linear_sparse24(const cuda::Sparse24View& weight, Rows x, int64_t 
   else run(__nv_bfloat16());
 }
 
-void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
+// Without heads: keys and values alone, which begin the rows of qkv.
+void CudaOps::write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t num_heads, Rows qkv) {
   static const DeviceRope kNone;
   const int32_t index = ropes_.empty() ? -1 : config_.layer(layer).rope;
   const DeviceRope& rope = index < 0 ? kNone : ropes_[index];
-  const cuda::RopeShape shape{config_.num_attention_heads,
+  const cuda::RopeShape shape{num_heads,
                               config_.has_own_kv(layer) ? config_.num_kv_heads_of(layer) : 0,
                               config_.head_dim_of(layer),
                               rope.rotary_dim,
@@ -155,8 +156,8 @@ void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
   const auto *const cos = rope.cos.data<const float>(), *const sin = rope.sin.data<const float>();
   with_type(options_.dtype, [&]<typename T>(T) {
     const auto write = [&](const auto&... pools) {
-      cuda::rope_and_kv_write(data<T>(qkv), step_.positions + first_row_, slots_of(layer) + first_row_, rows, shape, cos,
-                              sin, pools..., stream_);
+      cuda::rope_and_kv_write(data<T>(qkv), step_.positions + first_row, slots_of(layer) + first_row, rows, shape, cos, sin,
+                              pools..., stream_);
     };
     if (options_.kv_dtype == DType::kI8) write(scaled_kv<int8_t>(layer));
     else if (options_.kv_dtype == DType::kF8) write(scaled_kv<cuda::E4m3>(layer));
@@ -245,7 +246,7 @@ void CudaOps::grow_queries(int64_t rows, Rows qkv) {
 
 void CudaOps::add_positions(const LinearWeight& table, int64_t rows, Rows residual) {
   with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::add_embedding(static_cast<const T*>(view(table).weight), step_.positions, rows, residual.width,
+    cuda::add_embedding(static_cast<const T*>(view(table).weight), step_.positions + first_row_, rows, residual.width,
                         data<float>(residual), stream_);
   });
 }
@@ -282,6 +283,7 @@ void CudaOps::add_scaled(Rows residual, Rows delta, const DeviceBuffer& factor, 
 }
 
 void CudaOps::gather_sample_rows(Rows x, int64_t num_samples, Rows out) {
+  if (step_.shape.is_shared_out()) return context_rows()->gather_sampled(x, step_, out);
   with_type(x.dtype, [&]<typename T>(T) {
     cuda::gather_rows(data<const T>(x), step_.sample_rows, num_samples, x.width, data<T>(out), stream_);
   });

@@ -213,6 +213,8 @@ void CudaOps::count_unseen_tokens(const StepPlan& plan) {
 }
 
 void CudaOps::give_tokens() {
+  if (context_rows() != nullptr && !options_.deterministic && step_.shape.num_samples > 0)
+    context_rows()->agree(sampled_.tokens, sampled_bytes_);
   cuda::GroupsToGive step;
   step.num_groups = step_.shape.num_samples;
   step.groups = step_.groups;

@@ -104,16 +104,16 @@ class CudaOps final : public Ops, public StepParts {
   // Steps may be in two parts from now on; REQUIRES: limits.part_sms is what these streams give attention.
   void add_split_streams(std::unique_ptr<SplitStreams> streams) { split_ = std::move(streams); }
   StepStage& stage() { return stage_; }
-  // Rows of a plan that are left in the layers behind the last one with keys and values of its own, where such steps are
-  // queued op by op, in one part; 0: all. For the next upload().
-  int32_t num_kept(const StepPlan& plan);
+  // Which rows of a plan that is queued op by op, in one part, this rank computes, and which are left in the layers behind
+  // the last one with keys and values of its own, where there are such (`narrows`). For the next upload().
+  void choose_rows(const StepPlan& plan, bool narrows, StepShape* shape);
   const StepLimits& limits() const { return options_.limits; }
 
   // The step that following calls are about, what its sample rows need at most, and how many of the best tokens.
   void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs, int32_t max_top = kMaxTopLogprobs) {
     step_ = arrays, needs_ = needs, sampled_.max_top = max_top;
     stream_ = main_stream_;
-    set_part(-1, 0);
+    set_part(-1, arrays.shape.own.begin);
   }
   // The tokens that the head of a layer behind the last one knows, which spread_logits() is then called with.
   void set_head_tokens(std::span<const TokenId> tokens);
@@ -262,7 +262,11 @@ class CudaOps final : public Ops, public StepParts {
   int64_t hidden_block_bytes() const;
   template <typename Body>
   void with_hidden(const Body& body) const;
-  void set_part(int part, int64_t first_row);  // -1: all rows of the step
+  int32_t num_kept(const StepPlan& plan);  // 0: all
+  Range share_out(const StepPlan& plan);   // none: all
+  void write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t num_heads, Rows qkv);
+  ContextRows* context_rows() const { return all_ranks_ != nullptr ? all_ranks_->context_rows() : nullptr; }
+  void set_part(int part, int64_t first_row);  // -1: all rows of the step, or all that are this rank's
   // The rows of a part of the step as those of a matrix of all its rows: kernels that find rows by the plan get these.
   Rows from_step_begin(Rows rows) const { return rows.from(-first_row_); }
   // [num_tokens]  all rows of the step

@@ -115,8 +115,9 @@ void CudaOps::expanded_attention(int32_t layer, HeadWeights key_heads, HeadWeigh
                                   stride > 0 ? stride : int64_t{options_.block_size} * config_.head_dim,
                                   groups_.num_groups()};
   const std::vector<const void*> keys = addresses_of(key_heads), values = addresses_of(value_heads);
+  const Rows x = from_step_begin(queries), y = from_step_begin(out);
   with_type(options_.dtype, [&]<typename T>(T) {
-    cuda::take_rotated(shape, num_heads, data<const T>(qkv), qkv.width, step_.shape.num_tokens, data<T>(queries),
+    cuda::take_rotated(shape, num_heads, data<const T>(qkv), qkv.width, step_.shape.num_own(), data<T>(queries),
                        stream_);
     for (int32_t first = 0; first < num_heads; first += size.num_heads) {
       const auto part = [&](const std::vector<const void*>& heads) {
@@ -125,8 +126,8 @@ void CudaOps::expanded_attention(int32_t layer, HeadWeights key_heads, HeadWeigh
       cuda::expand_latents<T>(shape, part(keys), part(values), kv<T>(layer, false),
                               step_.block_ids + groups_.group(layer), step_.expanded_blocks, size.num_blocks,
                               expansion_matrices_.data<T>(), expanded_.data<T>(), stream_);
-      cuda::expanded_attention<T>(data<const T>(queries) + int64_t{first} * l.query_dim(), queries.width,
-                                  data<T>(out) + int64_t{first} * l.value_dim, out.width, expanded_.data<const T>(),
+      cuda::expanded_attention<T>(data<const T>(x) + int64_t{first} * l.query_dim(), x.width,
+                                  data<T>(y) + int64_t{first} * l.value_dim, y.width, expanded_.data<const T>(),
                                   expanded_ids_.data<const BlockId>(), work, params, stream_);
     }
   });

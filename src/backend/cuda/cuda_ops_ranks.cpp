@@ -1,4 +1,5 @@
-// The ops in which ranks meet (cuda_ranks.h): each has a part of a sum, of the vocabulary or of a norm's columns.
+// The ops in which ranks meet (cuda_ranks.h): each has a part of a sum, of the vocabulary or of a norm's columns, or of a
+// step's rows (context_rows.h).
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/cuda_weights.h"
 #include "kernels/cuda/embedding.h"
@@ -19,7 +20,8 @@ void CudaOps::adapted_linear(const AdaptedProduct& product, const LinearWeight& 
 
 // Each row is one rank's; zeros of the others leave it as it is.
 void CudaOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
-  const TokenId* const tokens = ranks_ != nullptr ? ranks_->own_tokens(step_.tokens, rows) : step_.tokens;
+  const TokenId* const all = step_.tokens + first_row_;
+  const TokenId* const tokens = ranks_ != nullptr ? ranks_->own_tokens(all, rows) : all;
   if (const CudaLinear& linear = cuda_linear(table); linear.is_int8()) {
     const cuda::Int8View int8 = linear.int8_view();
     cuda::embedding_int8(int8.weight, int8.scales, tokens, rows, out.width, data<float>(out), stream_);
@@ -29,13 +31,35 @@ void CudaOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
     });
   }
   if (ranks_ == nullptr) return;
-  ranks_->clear_other_rows(step_.tokens, rows, out);
+  ranks_->clear_other_rows(all, rows, out);
   ranks_->sum(out, rows);
 }
 
 void CudaOps::rms_norm_over_ranks(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows) {
   if (ranks_ == nullptr) return Ops::rms_norm_over_ranks(x, first_column, weight, eps, rows);
   ranks_->rms_norm(x, first_column, weight, eps, rows);
+}
+
+void CudaOps::choose_rows(const StepPlan& plan, bool narrows, StepShape* shape) {
+  if (narrows) shape->num_kept = num_kept(plan);
+  shape->own = share_out(plan);
+}
+
+Range CudaOps::share_out(const StepPlan& plan) {
+  const ContextRows* const context = context_rows();
+  if (context == nullptr) return {};
+  const std::vector<int64_t> bounds = context->divide(plan);
+  return bounds.empty() ? Range() : stage_.share_out(plan, bounds, context->rank());
+}
+
+// Each rank rotates and stores the keys and values of the others' rows as these do.
+void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
+  write_kv(layer, first_row_, rows, config_.num_attention_heads, qkv);
+  if (!step_.shape.is_shared_out()) return;
+  const Range& own = step_.shape.own;
+  const Rows all = context_rows()->share_columns(qkv, ContextRows::query_columns(config_, layer), step_.row_bounds);
+  write_kv(layer, 0, own.begin, 0, all);
+  write_kv(layer, own.end, step_.shape.num_tokens - own.end, 0, all.from(own.end));
 }
 
 }  // namespace llmb

@@ -36,7 +36,8 @@ ModelShare share_of_gpu(const ModelConfig& config, const RankPart& part) {
 Result<std::unique_ptr<CudaRanks>> CudaRanks::join(std::shared_ptr<RankContext> context, const ModelConfig& whole,
                                                    const CudaRanksLimits& limits, cudaStream_t stream) {
   const SharedRanks& ranks = *context->ranks;
-  std::unique_ptr<DeviceCollectives> tensor, stages;
+  const RankPart& part = context->part;
+  std::unique_ptr<DeviceCollectives> tensor, stages, others;
   const auto meet = [&](Collectives& host, std::unique_ptr<DeviceCollectives>* out) -> Status {
     auto made = DeviceCollectives::make(host, [&] { return !ranks.failure().ok(); });
     if (!ranks.failure().ok()) return ranks.failure();
@@ -44,21 +45,28 @@ Result<std::unique_ptr<CudaRanks>> CudaRanks::join(std::shared_ptr<RankContext> 
     *out = std::move(*made);
     return {};
   };
-  if (context->part.tensor_size > 1) LLMB_RETURN_IF_ERROR(meet(*context->tensor, &tensor));
-  if (context->part.num_stages > 1) LLMB_RETURN_IF_ERROR(meet(*context->stages, &stages));
-  return std::unique_ptr<CudaRanks>(
-      new CudaRanks(std::move(context), whole, limits, std::move(tensor), std::move(stages), stream));
+  if (part.tensor_size > 1) LLMB_RETURN_IF_ERROR(meet(*context->tensor, &tensor));
+  if (part.num_stages > 1) LLMB_RETURN_IF_ERROR(meet(*context->stages, &stages));
+  if (part.context_size > 1) LLMB_RETURN_IF_ERROR(meet(*context->context, &others));
+  std::unique_ptr<ContextRows> rows;
+  if (others)
+    rows = std::make_unique<ContextRows>(
+        std::move(others), whole, config_of(whole, share_of_gpu(whole, part)),
+        ContextRows::Limits{limits.max_num_tokens, limits.max_num_samples, limits.number_bytes}, stream);
+  return std::unique_ptr<CudaRanks>(new CudaRanks(std::move(context), whole, limits, std::move(tensor),
+                                                  std::move(stages), std::move(rows), stream));
 }
 
 CudaRanks::CudaRanks(std::shared_ptr<RankContext> context, const ModelConfig& whole, const CudaRanksLimits& limits,
                      std::unique_ptr<DeviceCollectives> tensor, std::unique_ptr<DeviceCollectives> stages,
-                     cudaStream_t stream)
+                     std::unique_ptr<ContextRows> rows, cudaStream_t stream)
     : context_(std::move(context)),
       share_(share_of(whole, context_->part)),
       limits_(limits),
       stream_(stream),
       tensor_(std::move(tensor)),
       stages_(std::move(stages)),
+      rows_(std::move(rows)),
       min_divided_rows_(min_divided_rows(tensor_.get(), whole, limits)) {
   if (tensor_) allocate_parts(whole);
   watch_.emplace(context_, [this] { abort(); });
@@ -85,15 +93,18 @@ void CudaRanks::allocate_parts(const ModelConfig& whole) {
     square_sums_ = cuda::DeviceMemory((size + 1) * (limits_.max_num_tokens + 1) * int64_t{sizeof(float)});
 }
 
-// At a time: a call of one may stand in the stream behind one of the other, which NCCL may wait for.
+std::vector<DeviceCollectives*> CudaRanks::all_calls() const {
+  std::vector<DeviceCollectives*> all;
+  for (DeviceCollectives* const calls : {tensor_.get(), stages_.get(), rows_ ? &rows_->ranks() : nullptr})
+    if (calls != nullptr) all.push_back(calls);
+  return all;
+}
+
+// At a time: a call of one may stand in the stream behind one of another, which NCCL may wait for.
 void CudaRanks::abort() {
-  if (tensor_ && stages_) {
-    std::thread other([this] { stages_->abort(); });
-    tensor_->abort();
-    return other.join();
-  }
-  for (DeviceCollectives* const calls : {tensor_.get(), stages_.get()})
-    if (calls != nullptr) calls->abort();
+  std::vector<std::thread> threads;
+  for (DeviceCollectives* const calls : all_calls()) threads.emplace_back([calls] { calls->abort(); });
+  for (std::thread& thread : threads) thread.join();
 }
 
 void CudaRanks::begin_step(int64_t step) {
@@ -117,8 +128,8 @@ CudaRanks::~CudaRanks() {
 
 Status CudaRanks::failure() {
   LLMB_RETURN_IF_ERROR(context_->ranks->failure());
-  for (DeviceCollectives* const calls : {tensor_.get(), stages_.get()}) {
-    const Status status = calls != nullptr ? calls->status() : Status();
+  for (DeviceCollectives* const calls : all_calls()) {
+    const Status status = calls->status();
     if (status.ok()) continue;
     context_->ranks->fail(status.with_context(context_->ranks->place_of(context_->part.rank)));
     return context_->ranks->failure();

@@ -1,5 +1,5 @@
 // A rank's side of the ops in which ranks on GPUs meet, tensor parallel, and of the residual stream's way from stage to
-// stage (core/rank_part.h).
+// stage (core/rank_part.h). Those of ranks that share out rows are in context_rows.h.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
+#include "backend/cuda/context_rows.h"
 #include "backend/cuda/device_collectives.h"
 #include "backend/cuda/divided_rows.h"
 #include "backend/cuda/rank_watch.h"
@@ -30,6 +32,7 @@ struct CudaRanksLimits {
   int32_t max_top = 0;  // of the best tokens of a row
   bool deterministic = false;  // sums are added in the order of ranks, whatever NCCL would do
   int64_t number_bytes = 2;    // of activations
+  int64_t max_num_samples = 0;
 };
 
 // Calls queue work and return; they can be recorded. Driven by one thread. Throws CudaError.
@@ -55,6 +58,7 @@ class CudaRanks {
   // Whether ranks have parts of the same layers: the ops that follow are these ranks'.
   bool has_parts() const { return tensor_ != nullptr; }
   int32_t num_stages() const { return context_->part.num_stages; }
+  ContextRows* context_rows() const { return rows_.get(); }  // null: no others have this one's part of the model
   // Each element is the sum of all ranks'. fp32: one rank's at most is not zero
   void sum(Rows x, int64_t rows);
   // Whether each rank sums its own of so many rows alone, which then are alone in what is added to them.
@@ -81,8 +85,10 @@ class CudaRanks {
 
  private:
   CudaRanks(std::shared_ptr<RankContext> context, const ModelConfig& whole, const CudaRanksLimits& limits,
-            std::unique_ptr<DeviceCollectives> tensor, std::unique_ptr<DeviceCollectives> stages, cudaStream_t stream);
+            std::unique_ptr<DeviceCollectives> tensor, std::unique_ptr<DeviceCollectives> stages,
+            std::unique_ptr<ContextRows> rows, cudaStream_t stream);
   void allocate_parts(const ModelConfig& whole);
+  std::vector<DeviceCollectives*> all_calls() const;
   void abort();
   template <typename T>
   void sum_in_order(T* x, int64_t count);
@@ -96,6 +102,7 @@ class CudaRanks {
   const cudaStream_t stream_;
   const std::unique_ptr<DeviceCollectives> tensor_;  // of those with parts of the same layers; null: it has them whole
   const std::unique_ptr<DeviceCollectives> stages_;  // of all; null: there is one stage
+  const std::unique_ptr<ContextRows> rows_;  // null: all rows of each step are this one's
   const int64_t min_divided_rows_;
   cuda::DeviceMemory tokens_;       // [max_num_tokens]
   cuda::DeviceMemory parts_;        // of sums, of all ranks

@@ -73,6 +73,21 @@ void DeviceCollectives::all_gather(const void* part, int64_t bytes, void* all, c
   check_nccl(nccl().all_gather(part, all, static_cast<size_t>(bytes), NcclType::kByte, comm_, stream), "ncclAllGather");
 }
 
+void DeviceCollectives::gather_parts(void* all, int64_t row_bytes, std::span<const int64_t> bounds,
+                                     cudaStream_t stream) const {
+  const auto bytes_of = [&](int rank) {
+    return (bounds[static_cast<size_t>(rank) + 1] - bounds[static_cast<size_t>(rank)]) * row_bytes;
+  };
+  const auto rows_of = [&](int rank) { return static_cast<char*>(all) + bounds[static_cast<size_t>(rank)] * row_bytes; };
+  check_nccl(nccl().group_start(), "ncclGroupStart");
+  for (int other = 0; other < size_; ++other) {
+    if (other == rank_) continue;
+    if (bytes_of(rank_) > 0) send(rows_of(rank_), bytes_of(rank_), other, stream);
+    if (bytes_of(other) > 0) receive(rows_of(other), bytes_of(other), other, stream);
+  }
+  check_nccl(nccl().group_end(), "ncclGroupEnd");
+}
+
 void DeviceCollectives::broadcast(void* data, int64_t bytes, int root, cudaStream_t stream) const {
   check_nccl(nccl().broadcast(data, data, static_cast<size_t>(bytes), NcclType::kByte, root, comm_, stream),
              "ncclBroadcast");

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 
 #include "base/collectives.h"
@@ -39,6 +40,9 @@ class DeviceCollectives {
                   int64_t bytes,
                   void* all,  // [size, bytes]
                   cudaStream_t stream) const;
+  // The same of parts of any lengths: rank r gives the rows from bounds[r] up to before bounds[r + 1], in their place.
+  void gather_parts(void* all,  // [bounds[size], row_bytes]  in and out
+                    int64_t row_bytes, std::span<const int64_t> bounds, cudaStream_t stream) const;
   void broadcast(void* data, int64_t bytes, int root, cudaStream_t stream) const;
   void send(const void* data, int64_t bytes, int to, cudaStream_t stream) const;
   void receive(void* data, int64_t bytes, int from, cudaStream_t stream) const;

@@ -101,6 +101,8 @@ StepStage::Layout StepStage::layout(const StepShape& shape) const {
   at.kept_rows = place(shape.num_kept, sizeof(int32_t));
   at.kept_places = place(shape.num_kept, sizeof(cuda::StepRow));
   at.kept_sample_rows = place(shape.num_kept > 0 ? shape.num_samples : 0, sizeof(int32_t));
+  at.part_samples = place(shape.is_shared_out() ? shape.num_samples : 0, sizeof(int32_t));
+  at.sample_places = place(shape.is_shared_out() ? shape.num_samples : 0, sizeof(int32_t));
   at.parent_rows = place(shape.num_tokens, sizeof(int32_t));
   at.block_ids = end;
   return at;
@@ -135,14 +137,16 @@ StepStage::StepStage(const StepLimits& limits, const std::vector<AttentionKind>&
   for (auto& schedules : schedules_) schedules.resize(kinds.size());
   StepShape largest{limits.max_num_tokens, limits.max_num_seqs + limits.max_num_samples, limits.max_num_samples, {}};
   if (limits.part_sms > 0) ++largest.num_seqs, largest.second.row = 1;  // a prompt may be in both parts
-  StepShape expanded = largest, kept = largest;
-  expanded.second = kept.second = {};
+  StepShape expanded = largest, kept = largest, shared = largest;
+  expanded.second = kept.second = shared.second = {};
+  shared.own = {0, limits.max_num_tokens};
   if (limits.narrows) kept.num_kept = limits.max_num_tokens;
   if (expansion.max_blocks > 0)
     expanded.expanded = {limits.max_num_seqs, limits.max_num_tokens, static_cast<int32_t>(expansion.max_blocks),
                          kinds.back().shape.num_heads};
   const int64_t num_blocks = int64_t{limits.max_num_seqs} * limits.max_blocks_per_seq * limits.num_layer_groups;
-  const int64_t bytes = std::max({layout(largest).block_ids, layout(expanded).block_ids, layout(kept).block_ids}) +
+  const int64_t bytes = std::max({layout(largest).block_ids, layout(expanded).block_ids, layout(kept).block_ids,
+                                  layout(shared).block_ids}) +
                         aligned(num_blocks * int64_t{sizeof(BlockId)}) +
                         limits.max_num_pairs() * int64_t{sizeof(cuda::BlockPair)};
   device_ = cuda::DeviceMemory(bytes);
@@ -205,6 +209,8 @@ StepArrays StepStage::arrays(const StepShape& shape, const StepKind& kind) const
   arrays.kept_rows = reinterpret_cast<const int32_t*>(base + at.kept_rows);
   arrays.kept_places = reinterpret_cast<const cuda::StepRow*>(base + at.kept_places);
   arrays.kept_sample_rows = reinterpret_cast<const int32_t*>(base + at.kept_sample_rows);
+  arrays.part_samples = reinterpret_cast<const int32_t*>(base + at.part_samples);
+  arrays.sample_places = reinterpret_cast<const int32_t*>(base + at.sample_places);
   arrays.expanded_blocks = reinterpret_cast<const cuda::ExpandedBlock*>(base + at.expanded_blocks);
   arrays.block_ids = reinterpret_cast<const BlockId*>(base + at.block_ids);
   arrays.positions = places_.data<int32_t>();
@@ -253,6 +259,7 @@ StepArrays StepStage::upload(const StepPlan& plan, const StepShape& shape, cudaS
   result.num_swaps_out = static_cast<int32_t>(plan.swaps_out.size());
   result.num_swaps_in = static_cast<int32_t>(plan.swaps_in.size());
   if (shape.expanded.num_heads > 0) result.absorbed = absorbed_;
+  if (shape.is_shared_out()) result.row_bounds = row_bounds_, result.sample_bounds = sampled_.bounds;
   upload_masks(plan, stream);
   if (parts_.size() == 1) upload_tables(staged(parts_[0]), stream);
   else result.parts = parts_;
@@ -283,6 +290,7 @@ void StepStage::pack(const StepPlan& plan, const StepShape& shape, const Layout&
   pack_samples(plan, shape, at, out);
   pack_attention(plan, shape, at, out);
   if (shape.num_kept > 0) pack_kept(plan, shape, at, out);
+  if (shape.is_shared_out()) copy(sampled_.rows, out + at.part_samples), copy(sampled_.places, out + at.sample_places);
   copy(block_ids_, out + at.block_ids);
   copy(plan.parent_rows, out + at.parent_rows);
   auto* copies = reinterpret_cast<cuda::BlockPair*>(out + at.copies(plan));
@@ -320,7 +328,8 @@ void StepStage::pack_states(const StepPlan& plan, const StepShape& shape, uint8_
 
 void StepStage::pack_attention(const StepPlan& plan, const StepShape& shape, const Layout& at, uint8_t* out) {
   const StepSplit& second = shape.second;
-  add_sequences(plan, second);
+  if (shape.is_shared_out()) add_own_sequences(plan, shape.own);
+  else add_sequences(plan, second);
   if (shape.expanded.num_heads > 0) {
     const size_t kind = kinds_.size() - 1;
     pack_expanded(plan, shape, reinterpret_cast<cuda::ExpandedBlock*>(out + at.expanded_blocks));
@@ -330,13 +339,13 @@ void StepStage::pack_attention(const StepPlan& plan, const StepShape& shape, con
   const auto num_seqs = static_cast<int32_t>(context_len_.size());
   for (int part = 0; part < (shape.is_split() ? kMaxStepParts : 1); ++part) {
     const int32_t begin = part == 0 ? 0 : second_seq_, end = part == 0 && shape.is_split() ? second_seq_ : num_seqs;
-    Entries entries{part == 0 ? 0 : second.entry, plan.num_entries()};
+    Entries entries{part == 0 ? 0 : second.entry, shape.is_shared_out() ? 0 : plan.num_entries()};
     if (part == 0 && shape.is_split()) entries.end = second.entry + (second.row > plan.query_start[second.entry] ? 1 : 0);
     cuda::AttentionBatch batch{end - begin, query_start_.data() + begin, context_len_.data() + begin,
                                block_start_.data() + begin};
     if (may_share() && schedule_shared(plan, batch, part, entries, num_ctas(0, shape.is_split())))
       batch.shared = shared_schedules_[part].states.data();
-    if (shape.expanded.num_heads > 0) batch.is_left_out = expanded_entries_.data();
+    if (shape.expanded.num_heads > 0) batch.is_left_out = expanded_seqs_.data();
     for (size_t i = 0; i < kinds_.size(); ++i) {
       if (is_expanded(i)) continue;
       cuda::AttentionSchedule& schedule = schedules_[part][i];

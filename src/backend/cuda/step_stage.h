@@ -13,6 +13,8 @@
 #include "backend/cuda/expanded_prefill.h"
 #include "backend/cuda/sample_parts.h"
 #include "core/kept_rows.h"
+#include "core/rank_part.h"
+#include "core/row_parts.h"
 #include "core/step_plan.h"
 #include "core/step_split.h"
 #include "kernels/cuda/block_copy.h"
@@ -33,8 +35,11 @@ struct StepShape {
   StepSplit second;  // where its second part begins; row 0: the step is in one
   ExpandedSize expanded;  // nothing in a step of two parts, and in one that is recorded
   int32_t num_kept = 0;   // rows behind Ops::narrow_step(); 0: all, as in such steps
+  Range own;              // rows that this rank computes of those that ranks share out; none: all of the step
 
   bool is_split() const { return second.row > 0; }
+  bool is_shared_out() const { return own.count() > 0; }
+  int32_t num_own() const { return is_shared_out() ? static_cast<int32_t>(own.count()) : num_tokens; }
   // Attention's work lists: one for each part, or for all rows and for those that are kept.
   int num_lists() const { return is_split() || num_kept > 0 ? 2 : 1; }
 };
@@ -96,7 +101,7 @@ struct StepArrays {
   const cuda::BlockPair* copies = nullptr;  // [num_copies], then those of swaps out and of swaps in
   int32_t num_copies = 0, num_swaps_out = 0, num_swaps_in = 0;
   const cuda::ExpandedBlock* expanded_blocks = nullptr;  // [shape.expanded.num_blocks]
-  // With anything expanded: rows whose attention is over latents. Valid until the next upload().
+  // With anything expanded: rows whose attention is over latents, of those of this rank. Valid until the next upload().
   struct RowRange {
     int64_t begin = 0, end = 0;
   };
@@ -105,6 +110,10 @@ struct StepArrays {
   const int32_t* kept_rows = nullptr;            // [shape.num_kept]  rows of tokens, ascending
   const cuda::StepRow* kept_places = nullptr;    // [shape.num_kept]  as `rows`
   const int32_t* kept_sample_rows = nullptr;     // [num_samples]  as sample_rows, among these
+  // Where ranks share out rows: which these are, and which sample rows (SampledParts). Valid until the next upload().
+  std::span<const int64_t> row_bounds, sample_bounds;  // [ranks + 1]
+  const int32_t* part_samples = nullptr;               // [num_samples]  SampledParts::rows
+  const int32_t* sample_places = nullptr;              // [num_samples]
   // Not empty: the rows' biases and penalties do not fit at once. Rows are sampled part by part, after
   // upload_tables() of theirs; such a step cannot be replayed. Valid until the next upload().
   std::span<const SamplePart> parts;
@@ -156,12 +165,17 @@ class StepStage {
   // The one of these with the most launches.
   StepKind fullest_decode_kind() const;
 
-  // The part of a plan that its step expands where it is queued op by op, in one part; for the next upload().
-  ExpandedSize expand(const StepPlan& plan);
+  // The part of a plan that its step expands where it is queued op by op, in one part, of StepShape's rows `own`. For the
+  // next upload().
+  ExpandedSize expand(const StepPlan& plan, const Range& own);
 
   // How many rows behind the last layer with keys and values of its own are kept of a plan that samples something and
   // has rows in their places alone; 0: all. For the next upload().
   int32_t keep(const StepPlan& plan) { return find_kept_rows(plan, &kept_) ? static_cast<int32_t>(kept_.rows.size()) : 0; }
+
+  // The rows that rank `rank` computes of a plan whose rows are those of ranks from each bound on; for the next upload(),
+  // of a step that is queued op by op, in one part.
+  Range share_out(const StepPlan& plan, std::span<const int64_t> row_bounds, int rank);
 
   // Where a step of this shape lies.
   StepArrays arrays(const StepShape& shape, const StepKind& kind) const;
@@ -203,6 +217,17 @@ class StepStage {
   StepKind kind_of(const StepShape& shape) const;
   int32_t num_ctas(size_t kind, bool is_split) const;
   void add_sequences(const StepPlan& plan, const StepSplit& second);
+  void add_own_sequences(const StepPlan& plan, const Range& own);
+  // body(entry, first row, row behind the last one) for each entry with rows among `own`; none: of all rows
+  template <typename Body>
+  static void for_own_entries(const StepPlan& plan, const Range& own, const Body& body) {
+    for (int32_t e = 0; e < plan.num_entries(); ++e) {
+      const int64_t begin = plan.query_start[e], end = plan.query_start[e + 1];
+      if (own.count() == 0) body(e, static_cast<int32_t>(begin), static_cast<int32_t>(end));
+      else if (begin < own.end && end > own.begin)
+        body(e, static_cast<int32_t>(std::max(begin, own.begin)), static_cast<int32_t>(std::min(end, own.end)));
+    }
+  }
   void place_rows(const StepPlan& plan);
   void place_tables(const StepPlan& plan);
   // The group with its biases and penalties in pinned memory.
@@ -235,10 +260,12 @@ class StepStage {
   std::vector<BlockId> joined_ids_;
   bool has_tree_ = false;                                         // some row is not in its place
   std::vector<int32_t> query_start_, context_len_, block_start_;  // of attention's sequences
-  std::vector<uint8_t> expanded_entries_, absorbed_entries_;
-  std::vector<int32_t> expanded_start_;  // [num_entries]  the first of its expanded blocks
+  std::vector<uint8_t> expanded_seqs_, absorbed_seqs_;  // of attention's sequences
+  std::vector<int32_t> expanded_start_;  // the first of a sequence's expanded blocks
   std::vector<StepArrays::RowRange> absorbed_;
   KeptRows kept_;
+  std::vector<int64_t> row_bounds_;
+  SampledParts sampled_;
   int32_t second_seq_ = 0;                                        // the first of the second part
   size_t turn_ = 0;
 };

@@ -13,40 +13,40 @@ cuda::AttentionShape StepStage::attention_shape(size_t kind, const StepShape& sh
 }
 
 // Rows that follow a token in flight, or are behind their place, are few.
-ExpandedSize StepStage::expand(const StepPlan& plan) {
+ExpandedSize StepStage::expand(const StepPlan& plan, const Range& own) {
   if (expansion_.max_blocks == 0 || plan.is_mtp || !plan.parent_rows.empty() || !plan.hidden_rows.empty()) return {};
   std::vector<PromptRows> prompts;
-  for (int32_t e = 0; e < plan.num_entries(); ++e) {
+  for_own_entries(plan, own, [&](int32_t e, int32_t begin, int32_t end) {
     const bool is_known = plan.entries[e].follows == kNoGroup;
-    prompts.push_back({is_known ? plan.num_rows(e) : 0, plan.max_context_len(e)});
-  }
+    prompts.push_back({is_known ? end - begin : 0, plan.entries[e].max_base() + end - plan.query_start[e]});
+  });
   return choose_expanded(expansion_.latent, kinds_.back().shape.num_heads, expansion_.max_blocks, prompts,
-                         &expanded_entries_);
+                         &expanded_seqs_);
 }
 
-// Entries are attention's sequences then. Their expanded blocks stand one behind the other.
+// Sequences of attention are entries, or what this rank has of them. Their expanded blocks stand one behind the other.
 void StepStage::pack_expanded(const StepPlan& plan, const StepShape& shape, cuda::ExpandedBlock* blocks) {
-  const auto num_entries = static_cast<size_t>(plan.num_entries());
-  LLMB_CHECK(expanded_entries_.size() == num_entries && context_len_.size() == num_entries && !shape.is_split());
-  absorbed_entries_.assign(num_entries, 1);
-  expanded_start_.assign(num_entries, 0);
+  const auto num_seqs = static_cast<int32_t>(context_len_.size());
+  LLMB_CHECK(expanded_seqs_.size() == context_len_.size() && num_seqs <= plan.num_entries() && !shape.is_split());
+  absorbed_seqs_.assign(context_len_.size(), 1);
+  expanded_start_.assign(context_len_.size(), 0);
   absorbed_.clear();
   int32_t num_blocks = 0;
-  for (int32_t e = 0; e < plan.num_entries(); ++e) {
-    const int64_t begin = plan.query_start[e], end = plan.query_start[e + 1];
-    if (expanded_entries_[e] == 0) {
+  for (int32_t i = 0; i < num_seqs; ++i) {
+    const int64_t begin = query_start_[i] - shape.own.begin, end = query_start_[i + 1] - shape.own.begin;
+    if (expanded_seqs_[i] == 0) {
       if (absorbed_.empty() || absorbed_.back().end < begin) absorbed_.push_back({begin, end});
       absorbed_.back().end = end;
       continue;
     }
-    absorbed_entries_[e] = 0;
-    expanded_start_[e] = num_blocks;
-    for (int32_t first = 0; first < context_len_[e]; first += cuda::kExpandedBlock)
-      blocks[num_blocks++] = {table_start_[e], first, std::min(cuda::kExpandedBlock, context_len_[e] - first)};
+    absorbed_seqs_[i] = 0;
+    expanded_start_[i] = num_blocks;
+    for (int32_t first = 0; first < context_len_[i]; first += cuda::kExpandedBlock)
+      blocks[num_blocks++] = {block_start_[i], first, std::min(cuda::kExpandedBlock, context_len_[i] - first)};
   }
   LLMB_CHECK(num_blocks == shape.expanded.num_blocks);
-  const cuda::AttentionBatch batch{plan.num_entries(),    query_start_.data(), context_len_.data(),
-                                   expanded_start_.data(), nullptr,             absorbed_entries_.data()};
+  const cuda::AttentionBatch batch{num_seqs,               query_start_.data(), context_len_.data(),
+                                   expanded_start_.data(), nullptr,             absorbed_seqs_.data()};
   const size_t kind = kinds_.size() - 1;
   cuda::schedule_attention(batch, attention_shape(kind, shape), kinds_[kind].num_ctas, &schedules_[0][kind]);
 }

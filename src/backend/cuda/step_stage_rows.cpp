@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backend/cuda/step_stage.h"
+#include "base/check.h"
 
 namespace llmb {
 
@@ -59,6 +60,25 @@ void StepStage::add_sequences(const StepPlan& plan, const StepSplit& second) {
     add(e, end, rows_[end - 1].depth);
     for (int32_t row = end; row < plan.query_start[e + 1]; ++row) add(e, row + 1, rows_[row].depth);
   }
+}
+
+// The entries as far as they have rows that this rank computes.
+void StepStage::add_own_sequences(const StepPlan& plan, const Range& own) {
+  LLMB_CHECK(!has_tree_);
+  query_start_.assign(1, static_cast<int32_t>(own.begin));
+  context_len_.clear();
+  block_start_.clear();
+  for_own_entries(plan, own, [&](int32_t e, int32_t, int32_t end) {
+    query_start_.push_back(end);
+    context_len_.push_back(plan.entries[e].max_base() + end - plan.query_start[e]);
+    block_start_.push_back(table_start_[e]);
+  });
+}
+
+Range StepStage::share_out(const StepPlan& plan, std::span<const int64_t> row_bounds, int rank) {
+  row_bounds_.assign(row_bounds.begin(), row_bounds.end());
+  sampled_ = part_samples(plan.sample_rows, row_bounds);
+  return {row_bounds_[static_cast<size_t>(rank)], row_bounds_[static_cast<size_t>(rank) + 1]};
 }
 
 StepKind StepStage::kind_of(const StepShape& shape) const {

@@ -141,9 +141,8 @@ Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, 
 }
 
 Status check_gpu_ranks(const RankPart& grid) {
-  if (grid.context_size == 1) return {};
-  return unsupported(
-      "ranks that share out rows or divide keys and values: not over several GPUs yet; use --device cpu, or leave it out");
+  if (!grid.divides_kv) return {};
+  return unsupported("ranks that divide keys and values: not over several GPUs yet; use --device cpu, or leave it out");
 }
 
 std::unique_ptr<RankedBackend> make_ranked_backend(std::unique_ptr<Backend> local, std::shared_ptr<RankContext> context,

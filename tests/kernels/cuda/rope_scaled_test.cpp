@@ -107,7 +107,8 @@ TEST_CASE_TEMPLATE("bytes and scales are the CPU's, q is rotated as without them
                                  {2, 2, 80, 32, 16},
                                  {1, 1, 256, 0, 8},
                                  {40, 40, 40, 40, 8},
-                                 {2, 1, 5, 2, 8}})
+                                 {2, 1, 5, 2, 8},
+                                 {0, 2, 64, 32, 16}})
     check_equals_cpu<Code>(Case(shape));
 }
 

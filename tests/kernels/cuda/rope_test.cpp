@@ -146,13 +146,27 @@ TEST_CASE_TEMPLATE("only the first rotary_dim channels are rotated", T, float, _
   CHECK_THROWS_AS(check_shape<T>({2, 2, 64, 3, 8}), CheckFailure);
 }
 
-TEST_CASE_TEMPLATE("blocks apart, keys without values, and queries alone", T, float, __nv_bfloat16) {
+TEST_CASE_TEMPLATE("blocks apart, keys without values, and queries, or keys and values, alone", T, float, __nv_bfloat16) {
   check_shape<T>({4, 2, 64, 64, 16, 4096});
   check_shape<T>({3, 1, 10, 10, 8, 83});
   check_shape<T>({4, 1, 96, 64, 16, 0, false});
   check_shape<T>({4, 1, 22, 6, 8, 200, false});
   check_shape<T>({4, 0, 64, 32, 16});
   check_shape<T>({4, 0, 64, 32, 16, 4096});
+  check_shape<T>({0, 2, 64, 32, 16});
+  check_shape<T>({0, 1, 96, 64, 16, 4096, false});
+}
+
+TEST_CASE("keys and values alone have the bits that they have behind queries") {
+  const RopeShape shape{6, 2, 64, 48, 16}, alone{0, 2, 64, 48, 16};
+  const std::vector<int32_t> positions = {3, 299, 0}, slots = {17, 0, 5};
+  const std::vector<__nv_bfloat16> qkv = converted<__nv_bfloat16>(random_normal(3 * row_size(shape), 5));
+  std::vector<__nv_bfloat16> kv;
+  for (int64_t t = 0; t < 3; ++t)
+    kv.insert(kv.end(), qkv.begin() + t * row_size(shape) + 6 * 64, qkv.begin() + (t + 1) * row_size(shape));
+  const Output<__nv_bfloat16> behind = run<__nv_bfloat16>(shape, qkv, positions, slots);
+  const Output<__nv_bfloat16> without = run<__nv_bfloat16>(alone, kv, positions, slots);
+  CHECK(without == Output<__nv_bfloat16>{kv, behind.k, behind.v});
 }
 
 TEST_CASE(

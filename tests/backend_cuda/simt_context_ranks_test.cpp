@@ -1,0 +1,296 @@
+// A model whose steps' rows several GPUs share out, each rank a process on the host layer: the bytes of one GPU, with
+// parts of layers and stages those of as many without it, whatever the model, the timing and the schedule.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/layer_groups.h"
+#include "core/rank_part.h"
+#include "kernels/simt/settings.h"
+#include "model/config_loader.h"
+#include "tests/backend_cuda/drafted_job.h"
+#include "tests/support/all_schedules.h"
+#include "tests/support/forked_ranks.h"
+#include "tests/support/golden.h"
+#include "tests/support/plan_builder.h"
+#include "tests/support/scheduled_run.h"
+#include "tests/support/scripted_proposer.h"
+#include "tests/support/short_adapted_requests.h"
+#include "tests/support/window_requests.h"
+
+namespace llmb::test {
+namespace {
+
+ForkedRanksOptions grid(int32_t context_size, int32_t tensor_size = 1, int32_t num_stages = 1, uint64_t seed = 0) {
+  ForkedRanksOptions ranks;
+  ranks.tensor_size = tensor_size;
+  ranks.num_stages = num_stages;
+  ranks.context_size = context_size;
+  ranks.delay_seed = seed;
+  return ranks;
+}
+
+ModelConfig config_of_dir(const std::string& dir) {
+  const Result<ModelConfig> config = load_model_config(dir);
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  return *config;
+}
+
+std::string fixture(const std::string& name) { return source_dir() + "/data/fixtures/models/" + name; }
+
+LoadOptions options_for(const std::string& dir, const ModelConfig& config, DType dtype) {
+  LoadOptions o;
+  o.model_dir = dir;
+  o.groups_layers = true;
+  o.block_size = 8;
+  o.num_blocks_override = 200;
+  o.max_num_seqs = 6;
+  o.max_num_batched_tokens = 40;
+  o.max_model_len = std::min(config.max_position_embeddings, 64);
+  o.num_threads = 1;
+  o.dtype = o.kv_cache_dtype = dtype;
+  o.cuda.deterministic = true;
+  return o;
+}
+
+// Greedy and sampled rows.
+std::vector<GenerateRequest> requests_for(const ModelConfig& config, int32_t num_tokens = 3) {
+  std::vector<GenerateRequest> requests;
+  for (const int32_t length : {1, 7, 9, 21}) {
+    GenerateRequest& r = requests.emplace_back();
+    for (int32_t i = 0; i < length; ++i) r.prompt.push_back((11 * i + 3 * length) % config.vocab_size);
+    r.num_tokens = num_tokens;
+    r.sampling.num_logprobs = 4;
+    r.sampling.rng = {3, static_cast<uint64_t>(length)};
+    if (length % 4 == 1) r.sampling.temperature = 0.9f, r.sampling.top_p = 0.95f;
+  }
+  return requests;
+}
+
+SchedulerConfig scheduler_for(int32_t max_num_seqs, int32_t max_num_batched_tokens) {
+  SchedulerConfig config;
+  config.max_num_seqs = max_num_seqs;
+  config.max_num_batched_tokens = max_num_batched_tokens;
+  config.max_model_len = 64;
+  config.enable_prefix_caching = true;
+  return config;
+}
+
+}  // namespace
+
+// Prompts in one step and in chunks of 9 rows, of which a rank of four has one now and then.
+TEST_CASE("golden models of every kind over two and four GPUs: the bytes of one, or refused by name") {
+  const std::set<std::string> kinds = {"llama-gqa",   "gemma2", "gpt_oss", "qwen2-window", "bloom", "opt",
+                                       "deepseek_v3", "llama4", "mixtral", "phi3",         "lfm2",  "gemma4"};
+  int num_divided = 0, num_refused = 0;
+  for (const std::string& dir : golden_model_dirs()) {
+    const std::string name = std::filesystem::path(dir).filename().string();
+    if (!runs_all_schedules() && !kinds.contains(name)) continue;
+    CAPTURE(name);
+    const ModelConfig config = config_of_dir(dir);
+    LoadOptions options = options_for(dir, config, DType::kBF16);
+    const bool may_have_codes = !config.has_latent() && !config.heads_differ();
+    if (may_have_codes) options.kv_cache_dtype = std::vector{DType::kBF16, DType::kI8, DType::kF8}[num_divided % 3];
+    const auto requests = requests_for(config);
+    std::vector<Generated> expected;
+    for (const int32_t size : {2, 4}) {
+      if (size == 4 && !runs_all_schedules() && num_divided % 4 != 1) continue;
+      CAPTURE(size);
+      const auto ranks = make_forked_ranks(grid(size)).backend;
+      if (const Status status = ranks->load(config, options); !status.ok()) {
+        CHECK_MESSAGE(status.code() == StatusCode::kUnsupported, status.message());
+        CHECK_FALSE(check_ranks(config, 1, 1, size).ok());  // as on CPUs
+        MESSAGE(name << " over " << size << " GPUs: " << status.message());
+        ++num_refused;
+        continue;
+      }
+      if (expected.empty())
+        expected = generate_at_random(*loaded(make_cuda_backend(0), config, options), requests, 40, 6, 1);
+      for (const uint64_t seed : {1, 2}) {
+        if (!runs_all_schedules() && seed % 2 != static_cast<uint64_t>(num_divided % 2)) continue;
+        const uint64_t before = simt::num_nccl_calls();
+        CHECK((generate_at_random(*ranks, requests, seed == 1 ? 40 : 9, 4, seed) == expected));
+        CHECK(simt::num_nccl_calls() > before + 4);
+      }
+      ++num_divided;
+    }
+  }
+  MESSAGE(num_divided << " divided, " << num_refused << " refused");
+  CHECK(num_divided >= 12);
+}
+
+TEST_CASE("beside parts of layers and stages: the bytes of as many without it, whatever the timing of any call") {
+  const std::string dir = fixture("llama-gqa");
+  const ModelConfig config = config_of_dir(dir);
+  for (const DType kv_dtype : {DType::kF32, DType::kI8}) {
+    LoadOptions options = options_for(dir, config, DType::kF32);
+    options.kv_cache_dtype = kv_dtype;
+    const auto requests = requests_for(config);
+    const auto of_two = generate_at_random(*load_forked_ranks(grid(1, 2), config, options), requests, 40, 6, 1);
+    const auto of_one = generate_at_random(*loaded(make_cuda_backend(0), config, options), requests, 40, 6, 1);
+    const uint64_t num_runs = runs_all_schedules() ? 20 : 1;
+    for (uint64_t seed = 1; seed <= num_runs; ++seed) {
+      CHECK((generate_at_random(*load_forked_ranks(grid(2, 2, 1, seed), config, options), requests, 23, 4, seed) ==
+             of_two));
+      CHECK((generate_at_random(*load_forked_ranks(grid(2, 1, 2, seed), config, options), requests, 23, 4, seed) ==
+             of_one));
+    }
+    CHECK((generate_at_random(*load_forked_ranks(grid(2, 2, 2, 5), config, options), requests, 23, 4, 3) == of_two));
+  }
+}
+
+TEST_CASE("sequences that are swapped and computed again, in steps that are planned ahead: no bit changes") {
+  for (const std::string model : {"llama-gqa", "qwen2-window"}) {
+    CAPTURE(model);
+    const std::string dir = fixture(model);
+    const ModelConfig config = config_of_dir(dir);
+    LoadOptions options = options_for(dir, config, DType::kBF16);
+    const auto requests = window_requests({25, 30, 17}, 20);
+    ScheduledRun expected;
+    {
+      const auto alone = loaded(make_cuda_backend(0), config, options);
+      expected = run_scheduled(*alone, scheduler_for(4, 40), nullptr, requests);
+      options.num_blocks_override =
+          static_cast<int32_t>(max_live_blocks(alone->info().kv.groups.windows, 8, 17, 8)) + 2;
+    }
+    options.swap_space_gib = 1;
+    const auto ranks = loaded(std::make_unique<RanksAtWork>(grid(2, 1, 1, 5)), config, options);
+    CHECK(ranks->info().num_host_blocks > ranks->info().kv.num_blocks);
+    for (const PreemptionMode mode : {PreemptionMode::kSwap, PreemptionMode::kRecompute}) {
+      SchedulerConfig scheduler = scheduler_for(4, 17);
+      scheduler.preemption = mode;
+      const ScheduledRun run = run_scheduled(*ranks, scheduler, nullptr, requests);
+      CHECK((run.answers == expected.answers));
+      if (model == "llama-gqa") CHECK(run.num_preemptions > 0);
+    }
+  }
+}
+
+TEST_CASE("choices, prompts that begin alike, and verified drafts in chains and trees: no bit changes") {
+  const std::string dir = fixture("llama-gqa");
+  const ModelConfig config = config_of_dir(dir);
+  LoadOptions options = options_for(dir, config, DType::kBF16);
+  options.max_num_drafts = 14;
+  std::vector<std::shared_ptr<const Request>> requests;
+  for (const int32_t length : {1, 8, 17, 17}) requests.push_back(request_with_choices(length, 2, 9));
+  const ScheduledRun plain =
+      run_scheduled(*loaded(make_cuda_backend(0), config, options), scheduler_for(6, 40), nullptr, requests);
+  const auto ranks = loaded(std::make_unique<RanksAtWork>(grid(2, 1, 1, 9)), config, options);
+  CHECK((run_scheduled(*ranks, scheduler_for(6, 13), nullptr, requests).answers == plain.answers));
+  for (const double tree_rate : {0.0, 0.9}) {
+    ScriptedProposer proposer(tokens_of(requests, plain.answers), 128,
+                              {.propose_rate = 0.9, .right_rate = 0.6, .tree_rate = tree_rate}, 7);
+    SchedulerConfig scheduler = scheduler_for(6, 40);
+    scheduler.max_num_drafts = 14;
+    scheduler.max_drafts_per_group = 6;
+    scheduler.allows_trees = tree_rate > 0;
+    const ScheduledRun drafted = run_scheduled(*ranks, scheduler, &proposer, requests);
+    CHECK((drafted.answers == plain.answers));
+    CHECK(drafted.num_given - drafted.num_groups > 5);
+  }
+}
+
+TEST_CASE("drafts by a model, by the model's first layers and by lookahead change no byte") {
+  EngineJobOptions o = deterministic_cuda_job(fixture("llama-gqa"));
+  uint64_t seed = 0;
+  o.make_backend = [&seed] { return std::make_unique<RanksAtWork>(grid(2, 1, 1, seed++)); };
+  for (const DraftBy by : {DraftBy::kModel, DraftBy::kLayers, DraftBy::kLookahead}) {
+    CAPTURE(static_cast<int>(by));
+    const SpeculationMetrics metrics = check_same_bytes(o, {.by = by,
+                                                            .num_layers = 1,
+                                                            .model = "/data/fixtures/models/llama-gqa",
+                                                            .max_tokens = 3,
+                                                            .max_model_len = 32,
+                                                            .num_blocks = 12,
+                                                            .max_num_batched_tokens = 16,
+                                                            .looks_up = true});
+    CHECK(metrics.drafters.back().num_drafted > 0);
+  }
+}
+
+TEST_CASE("adapters, whose steps are not shared out, and weights of few bits: the bytes of one GPU") {
+  const AdaptedModel model = short_adapted_requests("llama-gqa");
+  const LoadOptions options = short_adapted_options("llama-gqa", model, DType::kBF16, kRoomForAdapters);
+  const auto expected = generate_one_by_one(*loaded(make_cuda_backend(0), model.config, options), model.requests, 32);
+  CHECK((generate_at_random(*load_forked_ranks(grid(2), model.config, options), model.requests, 23, 5, 2) == expected));
+  const std::string dir = fixture("llama-gqa");
+  const ModelConfig config = config_of_dir(dir);
+  for (const Quantization quantization : {Quantization::kInt8, Quantization::kInt4, Quantization::kFp8}) {
+    CAPTURE(quantization_name(quantization));
+    LoadOptions few = options_for(dir, config, DType::kBF16);
+    few.cpu.quantization = quantization;
+    const auto requests = requests_for(config);
+    const auto alone = generate_at_random(*loaded(make_cuda_backend(0), config, few), requests, 40, 6, 1);
+    CHECK((generate_at_random(*load_forked_ranks(grid(3), config, few), requests, 23, 4, 2) == alone));
+  }
+}
+
+// Ranks' products may round otherwise than each other's there; all go on with the tokens of one of them.
+TEST_CASE("without --deterministic: the reference's tokens, also over latents that are expanded") {
+  for (const std::string name : {"llama-gqa", "deepseek_v3"}) {
+    CAPTURE(name);
+    const ModelConfig config = config_of_dir(fixture(name));
+    LoadOptions options = options_for(fixture(name), config, DType::kF32);
+    options.cuda.deterministic = false;
+    std::vector<GenerateRequest> requests;
+    std::vector<std::vector<TokenId>> expected;
+    for (const auto& line : read_json_lines(fixture(name) + "/golden.jsonl")) {
+      GenerateRequest r;
+      r.prompt = line.at("prompt_token_ids").get<std::vector<TokenId>>();
+      if (r.prompt.size() > 40) continue;
+      expected.push_back(line.at("token_ids").get<std::vector<TokenId>>());
+      if (expected.back().size() > 5) expected.back().resize(5);
+      r.num_tokens = static_cast<int32_t>(expected.back().size());
+      requests.push_back(r);
+    }
+    REQUIRE(requests.size() >= 3);
+    const uint64_t before = simt::num_runs("expand");
+    const auto answers = generate_at_random(*load_forked_ranks(grid(2), config, options), requests, 40, 6, 1);
+    if (name == "deepseek_v3") CHECK(simt::num_runs("expand") > before);
+    for (size_t i = 0; i < answers.size(); ++i) CHECK(answers[i].tokens == expected[i]);
+  }
+}
+
+TEST_CASE("steps of a row meet for its token, also where they are recorded, and where runs are deterministic not at all") {
+  const ModelConfig config = config_of_dir(fixture("llama-gqa"));
+  GenerateRequest request;
+  request.prompt = {7};
+  request.num_tokens = 6;
+  for (const bool deterministic : {false, true}) {
+    LoadOptions options = options_for(fixture("llama-gqa"), config, DType::kBF16);
+    options.cuda.deterministic = deterministic;
+    const auto ranks = load_forked_ranks(grid(2), config, options);
+    const uint64_t before = simt::num_nccl_calls();
+    generate_one_by_one(*ranks, {request}, 40);
+    CHECK(simt::num_nccl_calls() - before == (deterministic ? 0 : 6));
+  }
+}
+
+TEST_CASE("a rank that is killed, and one that stops, end the step of all with a line that names it") {
+  const std::string dir = fixture("llama-gqa");
+  const ModelConfig config = config_of_dir(dir);
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    CAPTURE(signal);
+    ForkedRanksOptions options = grid(2, 1, 2);
+    options.patience_ms = 3000;
+    ForkedRanks ranks = make_forked_ranks(options);
+    REQUIRE(ranks.backend->load(config, options_for(dir, config, DType::kBF16)).ok());
+    const std::vector<TokenId> prompt(20, 7);
+    const StepPlan plan = PlanBuilder(8).add(prompt, 0, 20, {0, 1, 2}, {}).plan();
+    StepOutput output;
+    REQUIRE(ranks.backend->submit(plan).ok());
+    REQUIRE(ranks.backend->wait(&output).ok());
+    ::kill(ranks.peers->pids()[0], signal);
+    Status status = ranks.backend->submit(plan);
+    if (status.ok()) status = ranks.backend->wait(&output);
+    CHECK(status.code() == StatusCode::kDeviceError);
+    CHECK_MESSAGE(status.message().find("rank 1 in step ") != std::string::npos, status.message());
+  }
+}
+
+}  // namespace llmb::test
