@@ -1,8 +1,7 @@
 // Products of blocks of few bits (linear_blocks_int8.cpp) by AVX2. Its multiplications of unsigned by signed bytes add
 // pairs in 16 bits, so that as many words of codes as fit there are summed before the sums are widened: eight of four
-// bits, four of five, two of six. Codes of eight bits, of which not even one pair fits, are multiplied as two of four, or
-// by a lone row, which meets codes where they are decoded, in registers, with the signs moved to its numbers.
-// Included by linear_blocks_int8.cpp, once for each SIMD target.
+// bits, four of five, two of six. Codes of eight bits, of which not even one pair fits, are multiplied as two of four,
+// or by a lone row with the signs moved to its numbers. Included by linear_blocks_int8.cpp, once for each SIMD target.
 
 #if defined(LLMB_KERNELS_CPU_BLOCK_INT8_AVX2_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LLMB_KERNELS_CPU_BLOCK_INT8_AVX2_INL_H_
@@ -11,7 +10,6 @@
 #define LLMB_KERNELS_CPU_BLOCK_INT8_AVX2_INL_H_
 #endif
 
-#include "kernels/cpu/block_row.h"
 #include "kernels/cpu/block_stretch-inl.h"
 
 #if HWY_TARGET == HWY_AVX2
@@ -107,9 +105,8 @@ HWY_NOINLINE void byte_rows(const Stretch& w, const TileOfX& x, int64_t begin, i
     for (int part = 0; part < w.num_parts; ++part) {
       __m256i dots[kRows * kVecs];
       const int word = part * kPartWords;
-      part_sums<kRows, kVecs, kBits, kPartWords>(
-          reinterpret_cast<const uint32_t(*)[kColumns]>(&w.codes[word][column]), x.numbers + 4 * word, x.stride, x.rows,
-          part, dots);
+      part_sums<kRows, kVecs, kBits, kPartWords>(reinterpret_cast<const uint32_t(*)[kColumns]>(&w.codes[word][column]),
+                                                 x.numbers + 4 * word, x.stride, x.rows, part, dots);
       if (w.has_minima) add_part<kRows, kVecs, kIsLarge, true, kStride>(w, x.rows, part, column, dots, at);
       else add_part<kRows, kVecs, kIsLarge, false, kStride>(w, x.rows, part, column, dots, at);
     }
@@ -138,13 +135,6 @@ HWY_INLINE void byte_tile(const Stretch& w, const TileOfX& x, int64_t begin, int
   else byte_tile<kRows, 4, 8>(w, x, begin, end, sums);
 }
 
-// The scalars of a part of a row of x: what sums begin with, its numbers' sum, of small blocks times their scale, which
-// is the second, else 1.
-struct PartOfX {
-  int32_t start;
-  float sum, scale;
-};
-
 // The products of a word of codes of eight bits with an offset of 128, in 32 bits: of a lone row this takes fewer
 // instructions than two pieces.
 HWY_INLINE __m256i wide_products(__m256i codes, __m256i x) {
@@ -152,85 +142,32 @@ HWY_INLINE __m256i wide_products(__m256i codes, __m256i x) {
   return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_sign_epi8(x, b)), _mm256_set1_epi16(1));
 }
 
-// 32 k of a lone row by kVecs vectors of columns. block: their sums in the block; ahead: what is asked for meanwhile,
-// evenly, as many requests at once would wait for each other and the products for them. Not inlined, as the compiler
-// would keep words that the next run reads, too, and so run out of registers.
+// Sums of a lone row's products with a part of kVecs vectors of columns.
 template <class F, int kVecs>
-HWY_NOINLINE void row_run(const BlockSection& section, const uint8_t* data, int64_t run, int64_t column,
-                          const uint8_t* ahead, const uint8_t* x, const PartOfX* parts, float* block) {
-  constexpr int kFetched = kVecs * (4 * F::kCodeBits + 2);  // bytes a word, by and large
-  constexpr int kHalves = F::kIsByHalves ? 2 : 1, kPartWords = 8 / kHalves;
-  constexpr bool kIsWide = byte_bits<F>() == 8;
-  constexpr int kWords = kIsWide ? 1 : words_in_16_bits(byte_bits<F>(), kPartWords);
-  const SectionReader s(section, data, column);
-  LLMB_UNROLL for (int half = 0; half < kHalves; ++half) {
-    __m256i dots[kVecs];
-    LLMB_UNROLL for (int v = 0; v < kVecs; ++v) dots[v] = _mm256_set1_epi32(parts[half].start);
-    LLMB_UNROLL for (int first = half * kPartWords; first < (half + 1) * kPartWords; first += kWords) {
-      __m256i pairs[kVecs];
-      LLMB_UNROLL for (int word = first; word < first + kWords; ++word) {
-        LLMB_UNROLL for (int at = ceil_div(word * kFetched, 64) * 64; at < (word + 1) * kFetched; at += 64)
-            __builtin_prefetch(ahead + at, 0, 2);
-        const __m256i four = four_numbers(x + 4 * word);
-        LLMB_UNROLL for (int v = 0; v < kVecs; ++v) {
-          const __m256i codes = as_bytes<F>(F::codes(s.from(v * kLanes), run, word)).raw;
-          if constexpr (kIsWide) dots[v] = _mm256_add_epi32(dots[v], wide_products(codes, four));
-          else multiply_word<1>(codes, four, word == first, &pairs[v]);
-        }
-      }
-      if constexpr (!kIsWide)
-        LLMB_UNROLL for (int v = 0; v < kVecs; ++v) dots[v] = add_widened<1>(dots[v], &pairs[v]);
-    }
-    LLMB_UNROLL for (int v = 0; v < kVecs; ++v) {
-      const SectionReader from = s.from(v * kLanes);
-      V sum = V{_mm256_cvtepi32_ps(dots[v])};
-      if constexpr (F::kRuns == 1) sum = hn::Mul(sum, hn::Set(D(), parts[half].scale));
-      sum = hn::MulAdd(sum, F::scale(from, run, half), hn::Load(D(), block + v * kLanes));
-      if constexpr (F::kHasMinimum) {
-        const V minimum = F::minimum(from, run, half), t = hn::Set(D(), parts[half].sum);
-        sum = F::kAddsMinimum ? hn::MulAdd(t, minimum, sum) : hn::NegMulAdd(t, minimum, sum);
-      }
-      hn::Store(sum, D(), block + v * kLanes);
+class RowDots {
+ public:
+  HWY_INLINE explicit RowDots(int32_t start) { LLMB_UNROLL for (VI& sum : sums_) sum.raw = _mm256_set1_epi32(start); }
+  // Word `word` of the part: its codes in vector v by four numbers of x.
+  HWY_INLINE void add(int word, int v, U codes, const uint8_t* x) {
+    const __m256i four = four_numbers(x);
+    if constexpr (kIsWide) {
+      sums_[v].raw = _mm256_add_epi32(sums_[v].raw, wide_products(codes.raw, four));
+    } else {
+      multiply_word<1>(codes.raw, four, word % kWords == 0, &pairs_[v]);
+      if ((word + 1) % kWords == 0) sums_[v].raw = add_widened<1>(sums_[v].raw, &pairs_[v]);
     }
   }
-}
+  HWY_INLINE VI sum(int v) const { return sums_[v]; }
 
-// x: the row's numbers and what stands behind them.
-template <class F>
-HWY_NOINLINE void multiply_row(const LinearTask& t, BlockFormat format, const uint8_t* x, float* sums) {
-  constexpr int kVecs = 4, kHalves = F::kIsByHalves ? 2 : 1;
-  constexpr bool kIsLarge = F::kRuns != 1;
-  const BlockSection& section = block_section(format);
-  const int64_t num_k = t.weight->in_features();
-  const BlockRow at(num_k, block_size(format).size);
-  const auto* const scales = reinterpret_cast<const float*>(x + at.scales);
-  const auto* const sums_of_x = reinterpret_cast<const int32_t*>(x + (kHalves == 2 ? at.sums16 : at.sums32));
-  const uint8_t* data = t.weight->panel(t.panel);
-  HWY_ALIGN float block_sums[kColumns];
-  float* const to = kIsLarge ? block_sums : sums;
-  for (int64_t run = 0; run < num_k / kRun; data += section.size()) {
-    if (kIsLarge) std::memset(block_sums, 0, sizeof(block_sums));
-    for (int64_t i = 0; i < F::kRuns; ++i, ++run) {
-      const uint8_t* const ahead = data + kBlockFetchBytes + i * section.size() / F::kRuns;
-      const int64_t column_share = section.size() / F::kRuns / kColumns;
-      PartOfX parts[kHalves];
-      for (int half = 0; half < kHalves; ++half) {
-        const int32_t sum = sums_of_x[run * kHalves + half];
-        const float scale = kIsLarge ? 1 : scales[run];
-        parts[half] = {byte_bits<F>() == 8 ? 0 : -offset_of<F>() * sum, static_cast<float>(sum) * scale, scale};
-      }
-      int64_t column = t.column_begin;
-      for (; column + kVecs * kLanes <= t.column_end; column += kVecs * kLanes)
-        row_run<F, kVecs>(section, data, i, column, ahead + column * column_share, x + run * kRun, parts, to + column);
-      for (; column < t.column_end; column += kLanes)
-        row_run<F, 1>(section, data, i, column, ahead + column * column_share, x + run * kRun, parts, to + column);
-    }
-    if (!kIsLarge) continue;
-    const V scale = hn::Set(D(), scales[run / F::kRuns - 1]);
-    for (int64_t c = t.column_begin; c < t.column_end; c += kLanes)
-      hn::Store(hn::MulAdd(hn::Load(D(), block_sums + c), scale, hn::Load(D(), sums + c)), D(), sums + c);
-  }
-}
+  // Whether codes of eight bits are multiplied as signed ones.
+  static constexpr bool kIsWide = byte_bits<F>() == 8;
+
+ private:
+  static constexpr int kWords = kIsWide ? 1 : words_in_16_bits(byte_bits<F>(), F::kIsByHalves ? 4 : 8);
+
+  VI sums_[kVecs];
+  __m256i pairs_[kVecs];
+};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace llmb::cpu

@@ -7,7 +7,8 @@
 // 256 k of a panel at a time become bytes and fp32 scales in a cache; tiles of rows multiply from there. On x86 these
 // bytes are unsigned: an offset is added to codes, and offset · T is taken off by what sums begin with. VNNI multiplies
 // unsigned by signed bytes, four at a time; so does AVX2, but in 16 bits (block_int8_avx2-inl.h). AVX-512 without VNNI
-// multiplies the magnitudes of codes of eight bits by numbers with their signs. Elsewhere the bytes are signed.
+// multiplies the magnitudes of codes of eight bits by numbers with their signs. Elsewhere the bytes are signed. A lone
+// row meets them in registers (block_int8_row-inl.h), but for AVX-512 without VNNI.
 #include <cmath>
 #include <cstring>
 
@@ -21,6 +22,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear_blocks_int8.cpp"
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "kernels/cpu/block_int8_avx2-inl.h"
+#include "kernels/cpu/block_int8_row-inl.h"
 #include "kernels/cpu/block_stretch-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -269,8 +271,8 @@ void block_int8_linear_task_target(const LinearTask& t) {
   const BlockRow at(num_k, block);
   const uint8_t* const x = t.x_bytes + t.row_begin * stride + block_row_begin(*t.weight, block);
   std::memset(sums, 0, static_cast<size_t>(num_rows * kColumns) * sizeof(float));
-#if HWY_TARGET == HWY_AVX2
-  if (num_rows == 1) {
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
+  if (num_rows == 1 && (HWY_TARGET == HWY_AVX2 || has_byte_dots())) {
     with_ggml_format(format, [&](auto f) HWY_ATTR { multiply_row<decltype(f)>(t, format, x, sums); });
     return write_sums(t, sums);
   }
