@@ -18,6 +18,7 @@
 #include "base/rng.h"
 #include "core/shared_prefixes.h"
 #include "model/config_loader.h"
+#include "tools/engine_work.h"
 
 namespace llmb {
 namespace {
@@ -46,53 +47,6 @@ struct Sequence {
   int32_t state_slot = -1;     // of layers with a recurrent state
   bool is_state_kept = false;  // as it is behind the prompt, in a slot of its own
 };
-
-struct Cost {
-  double flops = 0;
-  double bytes = 0;
-
-  double compute_ms(double flops_per_s) const { return 1e3 * flops / flops_per_s; }
-  double memory_ms(double bytes_per_s) const { return 1e3 * bytes / bytes_per_s; }
-};
-
-struct StepCost {
-  Cost products, attention;
-
-  double flops() const { return products.flops + attention.flops; }
-  double bytes() const { return products.bytes + attention.bytes; }
-};
-
-// A layer's matrices of one sequence: their numbers, and a token's multiply-adds with each of these.
-double state_numbers(const StateConfig& c) { return double(c.num_value_heads) * c.key_dim * c.value_dim; }
-double state_products(const StateConfig& c) { return c.kind == StateKind::kGatedDelta ? 3 : 2; }
-
-// A step of num_tokens rows, num_samples of them sampled, whose attention reads `attended` cached tokens in all and
-// whose sequences hold `cached` tokens, and num_samples states where layers have them. Weights count once, the
-// embedding lookup and activations not at all. All layers count for all rows, also those that a CPU runs for sampled rows
-// alone (model/transformer_narrow.cpp): prefill can pass 100 % there.
-StepCost step_cost(const ModelConfig& c, const BackendInfo& info, double num_tokens, double num_samples,
-                   double attended, double cached) {
-  const double qkv = double(c.hidden_size) * double(c.q_size() + 2 * c.kv_size());
-  const double head = double(c.hidden_size) * c.vocab_size;
-  const double layers = c.num_hidden_layers;
-  const double rest = (double(c.num_matmul_params()) - head) / layers - qkv;  // of a layer, on average
-  StepCost cost;
-  // Behind the last layer's attention only sampled rows go on.
-  cost.products.flops =
-      2 * (num_tokens * layers * qkv + (num_tokens * (layers - 1) + num_samples) * rest + num_samples * head);
-  cost.attention.bytes = cached * double(info.kv.bytes_per_token());
-  for (int32_t i = 0; i < c.num_hidden_layers; ++i) {
-    const bool has_state = c.layer(i).has_state;
-    cost.attention.flops += has_state ? 2 * num_tokens * state_numbers(c.state) * state_products(c.state)
-                                      : 4 * double(c.q_size_of(i)) * attended;
-    if (has_state) cost.attention.bytes += num_samples * state_numbers(c.state) * double(sizeof(float));
-  }
-  const double stored = double(c.num_stored_matmul_params()) +
-                        (c.tie_word_embeddings ? 0 : double(c.vocab_size) * c.hidden_size) +
-                        double(c.vocab_size_per_layer_input) * c.hidden_size_per_layer_input * layers;
-  cost.products.bytes = double(info.weight_bytes) * double(c.num_matmul_params()) / stored;
-  return cost;
-}
 
 [[noreturn]] void die(const std::string& message) {
   std::fprintf(stderr, "bench_engine: %s\n", message.c_str());
@@ -215,12 +169,12 @@ class Bench {
 
   // `body` runs steps and returns the median of their milliseconds; the limits are taken right before and after.
   template <typename Body>
-  void measure(const StepCost& cost, Measurement* m, const Body& body) {
+  void measure(const EngineWork& work, Measurement* m, const Body& body) {
     const MachineLimits before = backend_->measure_limits();
     m->step_ms.push_back(body());
     const MachineLimits after = backend_->measure_limits();
     double limit_ms = 0;
-    for (const Cost& part : {cost.products, cost.attention}) {
+    for (const Work& part : {work.products, work.attention}) {
       const double compute_ms = part.compute_ms((before.flops_per_s + after.flops_per_s) / 2);
       const double memory_ms = part.memory_ms((before.bytes_per_s + after.bytes_per_s) / 2);
       limit_ms += std::max(compute_ms, memory_ms);
@@ -229,21 +183,25 @@ class Bench {
     m->limit_ms.push_back(limit_ms);
   }
 
-  void print(const char* name, int32_t batch, double tokens_per_step, const StepCost& cost, const Measurement& m) {
+  void print(const char* name, int32_t batch, double tokens_per_step, const EngineWork& work, const Measurement& m) {
     const double ms = median(m.step_ms), limit_ms = median(m.limit_ms);
     char idle[16] = "-";
     if (!m.idle_share.empty()) std::snprintf(idle, sizeof idle, "%.1f%%", 100 * median(m.idle_share));
     std::printf("%-8s %5d %7d %10.1f %9.3f %9.3f %6.1f%% %6s %8.2f %9.1f %8.3f %7s  %016llx\n", name, batch, o_.context,
                 tokens_per_step / ms * 1e3, ms, limit_ms, 100 * limit_ms / ms,
-                2 * m.flops_ms > limit_ms ? "flops" : "bytes", cost.bytes() / ms / 1e6, cost.flops() / ms / 1e6,
+                2 * m.flops_ms > limit_ms ? "flops" : "bytes", work.bytes() / ms / 1e6, work.flops() / ms / 1e6,
                 m.host_ms.empty() ? 0.0 : median(m.host_ms), idle, static_cast<unsigned long long>(m.hash));
     std::fflush(stdout);
   }
 
+  EngineWork work_of(const EngineStep& step) const {
+    const BackendInfo& info = backend_->info();
+    return engine_work(config_, step, double(info.kv.bytes_per_token()), double(info.weight_bytes));
+  }
+
   // Fills every sequence's cache, one prompt a step; the first `repeats` are measured after one to warm up.
   void prefill() {
-    const double t = o_.context;
-    const StepCost cost = step_cost(config_, backend_->info(), t, 1, t * (t + 1) / 2, t);
+    const EngineWork work = work_of({.rows_of_seq = o_.context});
     Measurement m;
     const auto run_one = [&](Sequence& s) {
       plan_.clear();
@@ -257,21 +215,20 @@ class Bench {
     for (int32_t i = 0; i < o_.repeats; ++i) {
       Sequence& s = sequences_[i % sequences_.size()];
       s.tokens.resize(o_.context);
-      measure(cost, &m, [&] { return run_one(s); });
+      measure(work, &m, [&] { return run_one(s); });
       m.add(s.tokens.back());
     }
-    print("prefill", 1, t, cost, m);
+    print("prefill", 1, o_.context, work, m);
   }
 
   void decode(int32_t batch) {
-    const double attended = double(batch) * (o_.context + 0.5 * (o_.steps + 1));
-    const double cached = attended - double(batch - 1) * num_shared_blocks() * o_.block_size;
-    const StepCost cost = step_cost(config_, backend_->info(), batch, batch, attended, cached);
+    const double mean_position = o_.context + 0.5 * (o_.steps - 1), shared = num_shared_blocks() * o_.block_size;
+    const EngineWork work = work_of({.num_seqs = double(batch), .first_position = mean_position, .num_shared = shared});
     Measurement m;
-    for (int32_t i = 0; i < o_.repeats; ++i) measure(cost, &m, [&] { return decode_steps(batch, &m); });
+    for (int32_t i = 0; i < o_.repeats; ++i) measure(work, &m, [&] { return decode_steps(batch, &m); });
     for (int32_t i = 0; i < batch; ++i)
       for (int32_t s = 0; s <= o_.steps; ++s) m.add(sequences_[i].tokens[o_.context + s]);
-    print("decode", batch, batch, cost, m);
+    print("decode", batch, batch, work, m);
   }
 
   // Keys and values of tokens behind the prompt are written anew. States have to be those behind the prompt again: kept
