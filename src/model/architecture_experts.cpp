@@ -96,6 +96,13 @@ void read_qwen3_moe(ConfigFields& f, ModelConfig* c) {
   if (f.boolean("use_sliding_window", false)) read_window_of_all_layers(f, 4096, c);
 }
 
+// The text part of models that see. Weights always sum to 1, whatever the file says.
+void read_qwen3_vl_moe_text(ConfigFields& f, ModelConfig* c) {
+  read_qwen3_moe(f, c);
+  c->experts.norm_topk_prob = true;
+  c->ropes = {read_rope(f, {.theta = 500000}, c)};
+}
+
 void read_olmoe(ConfigFields& f, ModelConfig* c) {
   if (f.has("clip_qkv")) f.fail(unsupported("\"clip_qkv\" is not supported"));
   c->qkv_bias = c->o_bias = f.boolean("attention_bias", false);

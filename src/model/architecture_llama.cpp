@@ -155,6 +155,21 @@ void read_ministral(ConfigFields& f, ModelConfig* c) {
   if (!f.is_null("sliding_window")) set_windows(sliding, f.integer("sliding_window", 4096, 1, INT64_MAX), c);
 }
 
+// Queries grow from the position on that rope was trained up to, which is not computed: the model is used for the positions
+// before, as a GGUF file of it is.
+void read_ministral3(ConfigFields& f, ModelConfig* c) {
+  c->ropes = {read_rope(f, {.theta = 1000000}, c)};
+  read_window_of_all_layers(f, 0, c);
+  const std::string where = f.pick("rope_scaling|rope_parameters");
+  const nlohmann::json* rope = f.find(where.c_str());
+  if (rope == nullptr || !rope->is_object()) return f.fail(data_loss("\"rope_parameters\" is missing"));
+  ConfigFields fields(*rope);
+  const bool grows = fields.number("llama_4_scaling_beta", 0.1, 0, 1e3) != 0;
+  const int64_t trained = fields.integer("original_max_position_embeddings", 16384, 1, kMaxPositions);
+  f.fail(fields.status().with_context(where));
+  if (grows) c->max_position_embeddings = static_cast<int32_t>(std::min<int64_t>(c->max_position_embeddings, trained));
+}
+
 void read_glm(ConfigFields& f, ModelConfig* c) {
   c->qkv_bias = f.boolean("attention_bias", true);
   c->ropes = {read_rope(f, {.partial_rotary_factor = 0.5, .partial_name = "partial_rotary_factor"}, c)};

@@ -222,6 +222,8 @@ inline constexpr WeightNames kMixtralWeights = {.router = "block_sparse_moe.gate
 inline constexpr WeightNames kQwen2MoeWeights = {.shared_expert = "mlp.shared_expert",
                                           .shared_gate = "mlp.shared_expert_gate"};
 
+inline constexpr WeightNames kQwen3VlMoeWeights = {.experts_layout = ExpertsLayout::kTransposed};
+
 inline constexpr WeightNames kErnie45MoeWeights = {
     .is_interleaved = true,
     .choice_bias = "mlp.moe_statics.e_score_correction_bias|mlp.gate.moe_statics.e_score_correction_bias",

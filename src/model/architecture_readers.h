@@ -22,6 +22,7 @@ void read_olmo2(ConfigFields& f, ModelConfig* c);
 void read_olmo3(ConfigFields& f, ModelConfig* c);
 void read_exaone4(ConfigFields& f, ModelConfig* c);
 void read_ministral(ConfigFields& f, ModelConfig* c);
+void read_ministral3(ConfigFields& f, ModelConfig* c);
 void read_glm(ConfigFields& f, ModelConfig* c);
 void read_glm4(ConfigFields& f, ModelConfig* c);
 void read_ernie4_5(ConfigFields& f, ModelConfig* c);
@@ -89,6 +90,7 @@ void read_youtu(ConfigFields& f, ModelConfig* c);
 // architecture_experts.cpp: mixtures of experts.
 void read_mixtral(ConfigFields& f, ModelConfig* c);
 void read_qwen3_moe(ConfigFields& f, ModelConfig* c);
+void read_qwen3_vl_moe_text(ConfigFields& f, ModelConfig* c);
 void read_olmoe(ConfigFields& f, ModelConfig* c);
 void read_granitemoe(ConfigFields& f, ModelConfig* c);
 void read_granitemoehybrid(ConfigFields& f, ModelConfig* c);

@@ -215,6 +215,11 @@ const Architecture kArchitectures[] = {
      kLlama4Weights,
      read_llama4_text},
     {"ministral", {}, {.num_key_value_heads = 8, .max_position_embeddings = 131072}, kLlamaWeights, read_ministral},
+    {"ministral3",
+     {},
+     {.num_key_value_heads = 8, .head_dim = 128, .max_position_embeddings = 262144, .norm_eps = 1e-5},
+     kLlamaWeights,
+     read_ministral3},
     {"mistral", {}, {.num_key_value_heads = 8, .max_position_embeddings = 131072}, kLlamaWeights, read_mistral},
     {"mixtral",
      {},
@@ -306,6 +311,11 @@ const Architecture kArchitectures[] = {
      {.num_key_value_heads = 2, .head_dim = 256, .max_position_embeddings = 32768},
      kQwen2MoeWeights,
      read_qwen3_next},
+    {"qwen3_vl_moe_text",
+     {},
+     {.num_key_value_heads = 16, .max_position_embeddings = 128000},
+     kQwen3VlMoeWeights,
+     read_qwen3_vl_moe_text},
     {"qwen3_vl_text",
      {},
      {.num_key_value_heads = 32, .head_dim = 128, .max_position_embeddings = 128000},
@@ -345,8 +355,8 @@ const Architecture kArchitectures[] = {
      read_youtu},
 };
 
-constexpr const char* kWrappers[] = {"gemma3",     "gemma4",   "gemma4_unified", "kimi_k25", "llama4",      "mistral3",
-                                     "qwen2_5_vl", "qwen2_vl", "qwen3_5",        "qwen3_5_moe", "qwen3_vl"};
+constexpr const char* kWrappers[] = {"gemma3",   "gemma4",   "gemma4_unified", "kimi_k25", "llama4",      "mistral3",
+                                     "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"};
 
 }  // namespace
 

@@ -126,8 +126,8 @@ const Architecture* read_model_type(ConfigFields& f, ModelConfig* c) {
   const Architecture* found = find_architecture(c->model_type);
   if (found != nullptr) return found;
   if (c->model_type.empty()) return f.fail(data_loss("\"model_type\" is missing")), nullptr;
-  if (c->model_type == "deepseek_v32" || c->model_type == "glm_moe_dsa")
-    return f.fail(unsupported("model_type \"" + c->model_type +
+  if (f.has("index_topk") || c->model_type == "deepseek_v32" || c->model_type == "glm_moe_dsa")
+    return f.fail(unsupported("model_type \"" + c->model_type.substr(0, 60) +
                               "\" attends to what an indexer picks, which is not supported")),
            nullptr;
   std::set<std::string_view> all(wrappers_of_text_models().begin(), wrappers_of_text_models().end());

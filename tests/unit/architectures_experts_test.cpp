@@ -114,6 +114,28 @@ TEST_CASE("Qwen2.5-VL-3B: the text part stands beside the others; Qwen3-VL: insi
   CHECK((inside.qk_norm == QkNorm::kPerHead && inside.ropes[0].theta == 5000000 && inside.tie_word_embeddings));
 }
 
+TEST_CASE("Qwen3-VL-30B-A3B: the text part inside; Ministral-3-8B: as far as its rope was trained, before its queries grow") {
+  const ModelConfig c = parsed(R"({"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe",
+      "text_config": {"attention_bias": false, "decoder_sparse_step": 1, "dtype": "bfloat16", "head_dim": 128,
+      "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 262144,
+      "mlp_only_layers": [], "model_type": "qwen3_vl_moe_text", "moe_intermediate_size": 768, "norm_topk_prob": true,
+      "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+      "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_scaling": {"mrope_interleaved": true,
+      "mrope_section": [24, 20, 20], "rope_type": "default"}, "rope_theta": 5000000, "vocab_size": 151936},
+      "tie_word_embeddings": false, "vision_config": {"depth": 27}})");
+  CHECK((c.experts.num_experts == 128 && c.experts.top_k == 8 && c.experts.norm_topk_prob && c.layer(47).has_experts));
+  CHECK((c.qk_norm == QkNorm::kPerHead && c.ropes[0].theta == 5000000 && !c.tie_word_embeddings));
+  const ModelConfig ministral = parsed(R"({"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
+      "text_config": {"head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+      "max_position_embeddings": 262144, "model_type": "ministral3", "num_attention_heads": 32, "num_hidden_layers": 34,
+      "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_parameters": {"beta_fast": 32.0, "beta_slow": 1.0,
+      "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0,
+      "original_max_position_embeddings": 16384, "rope_theta": 1000000.0, "rope_type": "yarn", "type": "yarn"},
+      "sliding_window": null, "tie_word_embeddings": false, "vocab_size": 131072}, "vision_config": {"model_type": "pixtral"}})");
+  CHECK((ministral.max_position_embeddings == 16384 && ministral.ropes[0].scaling.attention_factor == 1));
+  CHECK((ministral.ropes[0].scaling.factor == 16 && ministral.layer(0).window == 0));
+}
+
 TEST_CASE("groups that cannot be, and sizes that cannot be, are refused by name") {
   const std::pair<const char*, const char*> cases[] = {
       {R"("model_type": "glm4_moe", "n_routed_experts": 10, "n_group": 4)", "n_routed_experts"},

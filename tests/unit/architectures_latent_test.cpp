@@ -93,6 +93,7 @@ TEST_CASE("GLM-4.7-Flash: one dense layer, then experts") {
 TEST_CASE("of latent attention, what is not supported is refused by name") {
   const std::pair<std::string, const char*> cases[] = {
       {deepseek_v3("deepseek_v32"), "\"deepseek_v32\" attends to what an indexer picks"},
+      {deepseek_v3("deepseek_v4", R"(, "index_topk": 512)"), "\"deepseek_v4\" attends to what an indexer picks"},
       {deepseek_v3("glm_moe_dsa"), "\"glm_moe_dsa\" attends to what an indexer picks"},
       {deepseek_v3("deepseek_v3", R"(, "index_topk": 2048)"), "index_topk"},
       {deepseek_v3("deepseek_v2"), "\"topk_method\" \"noaux_tc\" is not supported"}};

@@ -73,6 +73,16 @@ def kimi_fp8(config, weights):
     return published, weights
 
 
+def kimi_k2(config, weights):
+    return {**config, "model_type": "kimi_k2"}, weights
+
+
+def transposed_experts(weights):
+    """[E, in, out], as Qwen3-VL-MoE is published."""
+    return {name: w.transpose(1, 2).contiguous() if name.endswith((".gate_up_proj", "experts.down_proj")) else w
+            for name, w in weights.items()}
+
+
 def nemotron_h(weights):
     out = {}
     for name, w in weights.items():

@@ -203,6 +203,10 @@ SMALL_ONES = {
     "seed_oss": tiny("SeedOssForCausalLM", "seed_oss", head_dim=12, attention_bias=True),
     "ministral": tiny("MinistralForCausalLM", "ministral", head_dim=8, sliding_window=WINDOW,
                       layer_types=["full_attention", "sliding_attention"]),
+    "ministral3": tiny("Ministral3ForCausalLM", "ministral3", head_dim=8, sliding_window=None, without=("rope_theta",),
+                       rope_parameters=dict(rope_type="yarn", rope_theta=1e6, factor=2.0, beta_fast=32.0, beta_slow=1.0,
+                                            original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=1.0,
+                                            llama_4_scaling_beta=0.1)),
     # The oracle is a Llama: the published type's own code is not part of transformers.
     "internlm2": tiny(*LLAMA, rope_scaling={"type": "linear", "factor": 2.0}, _published="internlm2"),
     "granitemoe": tiny("GraniteMoeForCausalLM", "granitemoe", num_local_experts=5, num_experts_per_tok=2,
@@ -232,6 +236,15 @@ SMALL_ONES = {
         vision_config=dict(model_type="qwen3_vl", depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=2,
                            out_hidden_size=32, num_position_embeddings=16, deepstack_visual_indexes=[0]),
         _lengths=(1, 17, 40), _new_tokens=8),
+    "qwen3_vl_moe": dict(
+        architectures=["Qwen3VLMoeForConditionalGeneration"], model_type="qwen3_vl_moe", vocab_size=64,
+        torch_dtype="bfloat16", image_token_id=90, video_token_id=91, vision_start_token_id=92, vision_end_token_id=93,
+        text_config={**{k: v for k, v in TINY.items() if not k.startswith("_")}, "model_type": "qwen3_vl_moe_text",
+                     "head_dim": 8, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+                     "rope_scaling": {"mrope_interleaved": True, "mrope_section": [2, 1, 1], "rope_type": "default"}},
+        vision_config=dict(model_type="qwen3_vl_moe_vision", depth=1, hidden_size=8, intermediate_size=8, num_heads=2,
+                           patch_size=2, out_hidden_size=32, num_position_embeddings=16, deepstack_visual_indexes=[0]),
+        _lengths=(1, 17, 40), _new_tokens=8, _save="transposed_experts"),
     "qwen3_5": dict(
         architectures=["Qwen3_5ForConditionalGeneration"], model_type="qwen3_5", vocab_size=64, torch_dtype="bfloat16",
         image_token_id=90, video_token_id=91, vision_start_token_id=92, vision_end_token_id=93,
