@@ -1,6 +1,9 @@
 // Lines of runs that embed or classify: inputs, pairs of texts, and documents for a query.
 #include <algorithm>
 #include <iterator>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +21,11 @@ constexpr size_t kMaxInputs = 2048;  // as OpenAI
 constexpr std::string_view kEmbedFields[] = {"dimensions", "encoding_format", "prompt_name"};
 constexpr std::string_view kPairFields[] = {"text_1", "text_2",           "query",       "documents",
                                             "top_n",  "return_documents", "prompt_name", "instruction"};
+
+// Names of the first and of the second texts of pairs in vLLM's requests for /v1/score.
+constexpr std::string_view kFirstTexts[] = {"text_1", "queries", "data_1"};
+constexpr std::string_view kSecondTexts[] = {"text_2", "documents", "items", "data_2"};
+constexpr std::span<const std::string_view> kTextsOfPairs[] = {kFirstTexts, kSecondTexts};
 
 template <size_t kSize>
 bool is_one_of(std::string_view name, const std::string_view (&names)[kSize]) {
@@ -53,6 +61,21 @@ MaybeError read_text_or_texts(std::string_view field, JsonElement value, bool* i
   return std::nullopt;
 }
 
+bool is_of_scored_pair(std::string_view name) { return is_one_of(name, kFirstTexts) || is_one_of(name, kSecondTexts); }
+
+// The one of `names` that a line has; a line that has several, or none, is an error.
+MaybeError find_texts(dom::object object, std::span<const std::string_view> names, std::string_view* found) {
+  for (const std::string_view name : names) {
+    JsonElement value;
+    if (object[name].get(value) != simdjson::SUCCESS || value.is_null()) continue;
+    if (!found->empty())
+      return field_error("invalid_value", name, std::string(name) + " is given beside " + std::string(*found));
+    *found = name;
+  }
+  if (!found->empty()) return std::nullopt;
+  return field_error("missing_field", names[0], "the line needs " + std::string(names[0]));
+}
+
 }  // namespace
 
 // A body for /v1/embeddings, /v1/classify, /v1/score or /v1/rerank.
@@ -69,7 +92,7 @@ MaybeError LineParse::read_texts_body(dom::object body) {
       input = value;
     } else if (request.form == ApiForm::kOpenAiEmbedding && is_one_of(name, kEmbedFields)) {
       if (MaybeError error = read_embed_field(name, value)) return error;
-    } else if (!has_pairs || !is_one_of(name, kPairFields)) {
+    } else if (!has_pairs || !(is_one_of(name, kPairFields) || (request.form == ApiForm::kScore && is_of_scored_pair(name)))) {
       return field_error("unknown_field", name.substr(0, 100), "unknown field " + std::string(name.substr(0, 100)));
     }
   }
@@ -83,7 +106,8 @@ MaybeError LineParse::read_texts_body(dom::object body) {
 MaybeError LineParse::refuse_repeated_texts(dom::object object) {
   std::vector<std::string_view> seen;
   for (const auto& [name, value] : object) {
-    if (name != "input" && name != "model" && !is_one_of(name, kEmbedFields) && !is_one_of(name, kPairFields)) continue;
+    const bool is_text = name == "input" || is_one_of(name, kPairFields) || is_of_scored_pair(name);
+    if (!is_text && name != "model" && !is_one_of(name, kEmbedFields)) continue;
     if (std::find(seen.begin(), seen.end(), name) == seen.end()) {
       seen.push_back(name);
       continue;
@@ -173,11 +197,9 @@ MaybeError LineParse::read_pairs(dom::object object) {
   std::vector<std::string> texts[2];
   bool are_lists[2] = {};
   for (const int i : {0, 1}) {
-    const std::string_view name = kPairFields[i];
-    JsonElement value;
-    if (object[name].get(value) != simdjson::SUCCESS || value.is_null())
-      return field_error("missing_field", name, "the line needs " + std::string(name));
-    if (MaybeError error = read_text_or_texts(name, value, &are_lists[i], &texts[i])) return error;
+    std::string_view name;
+    if (MaybeError error = find_texts(object, kTextsOfPairs[i], &name)) return error;
+    if (MaybeError error = read_text_or_texts(name, object[name].value_unsafe(), &are_lists[i], &texts[i])) return error;
   }
   if (texts[0].size() != 1 && texts[0].size() != texts[1].size())
     return field_error("invalid_value", "text_2",
@@ -206,9 +228,8 @@ MaybeError LineParse::read_documents(dom::object object) {
   value = object["query"].value_unsafe();
   if (!is_string(value) || is_neutral(value, Neutral::kEmpty)) return invalid_value("query", "a non-empty string", value);
   query = string_of(value);
-  value = object["documents"].value_unsafe();
-  if (!value.is_array()) return invalid_value("documents", "an array of texts", value);
-  if (MaybeError error = read_texts("documents", value, &documents)) return error;
+  bool is_list = false;
+  if (MaybeError error = read_text_or_texts("documents", object["documents"].value_unsafe(), &is_list, &documents)) return error;
   if (object["top_n"].get(value) == simdjson::SUCCESS && !value.is_null()) {
     int32_t top_n = 0;  // 0 is all, as in vLLM
     if (MaybeError error = read_int32("top_n", value, 0, INT32_MAX, &top_n)) return error;

@@ -81,7 +81,11 @@ TEST_CASE("lines for /v1/score, /v1/rerank and /v1/classify are answered as vLLM
       body("score", {{"model", "m"}, {"text_1", "What?"}, {"text_2", {"Numbers such as 1", "x"}}}),
       body("rerank", {{"model", "m"}, {"query", "What?"}, {"documents", documents}, {"top_n", 0}}),
       body("classify", {{"model", "m"}, {"input", "What?"}}),
-      body("rerank", {{"query", "What?"}, {"documents", {"x", "x"}}, {"return_documents", false}})};
+      body("rerank", {{"query", "What?"}, {"documents", {"x", "x"}}, {"return_documents", false}}),
+      body("score", {{"queries", "What?"}, {"documents", {"Numbers such as 1", "x"}}}),
+      body("score", {{"data_1", {"What?"}}, {"data_2", "Numbers such as 1"}}),
+      body("score", {{"queries", "What?"}, {"items", {"Numbers such as 1"}}}),
+      body("rerank", {{"query", "What?"}, {"documents", "Numbers such as 1"}})};
   const auto records = answers_to(lines, classifier_job("bert"));
   const json score = records[0]["score"];
   REQUIRE(score.is_number());
@@ -116,6 +120,9 @@ TEST_CASE("lines for /v1/score, /v1/rerank and /v1/classify are answered as vLLM
   CHECK(body_of(8)["data"][0]["probs"][0] == records[5]["classes"][0]["score"]);
   CHECK((body_of(9)["results"][0]["index"] == 0 && body_of(9)["results"][1]["index"] == 1));
   CHECK(!body_of(9)["results"][0].contains("document"));
+  CHECK(body_of(10)["data"] == body_of(6)["data"]);
+  for (const size_t i : {11, 12}) CHECK(body_of(i)["data"][0] == body_of(6)["data"][0]);
+  CHECK(body_of(13)["results"][0]["relevance_score"] == score);
 }
 
 TEST_CASE("what cannot be classified is an error of its line") {
@@ -128,13 +135,15 @@ TEST_CASE("what cannot be classified is an error of its line") {
       {{{"text_1", {"a", "b"}}, {"text_2", "c"}}, "invalid_value"},
       {{{"text_1", "a"}, {"text_2", ""}}, "invalid_value"},
       {{{"query", 5}, {"documents", {"a"}}}, "invalid_value"},
-      {{{"query", "a"}, {"documents", "a"}}, "invalid_value"},
+      {{{"query", "a"}, {"documents", ""}}, "invalid_value"},
       {{{"query", "a"}, {"documents", {"a", 5}}}, "invalid_value"},
       {{{"query", "a"}, {"documents", {"a"}}, {"top_n", -1}}, "invalid_value"},
       {{{"query", "a"}, {"documents", std::vector<std::string>(2049, "a")}}, "invalid_value"},
       {{{"prompt", "a"}, {"options", {"b"}}}, "unsupported_field"},
       {body("/v1/score", {{"text_1", "a"}}), "missing_field"},
       {body("/v1/score", {{"input", "a"}}), "unknown_field"},
+      {body("/v1/score", {{"text_1", "a"}, {"queries", "a"}, {"documents", "b"}}), "invalid_value"},
+      {body("/v1/rerank", {{"queries", "a"}, {"documents", {"b"}}}), "unknown_field"},
       {body("/v1/rerank", {{"query", "a"}, {"documents", {"b"}}, {"top", 1}}), "unknown_field"},
       {body("/v1/embeddings", {{"input", "a"}}), "unsupported_url"},
       {body("/v1/completions", {{"prompt", "a"}}), "unsupported_url"}};
