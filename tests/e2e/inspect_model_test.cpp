@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "model/config_loader.h"
 #include "tests/e2e/run.h"
 #include "tests/support/source_dir.h"
 
@@ -43,6 +44,28 @@ TEST_CASE("layers with a state, and layers that are an MLP alone") {
   const ProcessResult result = inspect({source_dir() + "/data/fixtures/models/nemotron_h-experts"});
   check_says(result, "layers        5, 1 with a recurrent state, 3 an MLP alone, 2 with 6 experts (2 of them for a token)\n");
   check_says(result, "positions     128, none in attention\n");
+}
+
+TEST_CASE("every architecture that has a golden model, encoders too, is known; only a tokenizer is missing") {
+  for (const char* folder : {"models", "encoders", "classifiers", "judges"})
+    for (const auto& entry : fs::directory_iterator(source_dir() + "/data/fixtures/" + folder)) {
+      const std::string dir = entry.path().string();
+      CAPTURE(dir);
+      const ProcessResult result = inspect({dir});
+      check_says(result, "architecture  " + load_model_config(dir).value().model_type);
+      check_says(result, "\ntensors  ");
+      const size_t refused = result.out.find("REFUSED  ");
+      const bool is_whole = refused == std::string::npos;
+      CHECK((is_whole || result.out.compare(refused, 25, "REFUSED       tokenizer: ") == 0));
+      CHECK((is_whole || result.out.find("REFUSED  ", refused + 1) == std::string::npos));
+      CHECK(is_whole == fs::exists(entry.path() / "tokenizer.json"));
+    }
+  const std::string fixtures = source_dir() + "/data/fixtures/";
+  const ProcessResult headless = inspect({fixtures + "classifiers/llama"});
+  check_says(headless, "architecture  llama (--task classify)\n");
+  check_says(headless, "note          has no head: it gives vectors or scores, no answers\n");
+  check_says(inspect({fixtures + "encoders/bert"}), "architecture  bert, an encoder (--task embed)\n");
+  check_says(inspect({fixtures + "judges/modules"}), "architecture  qwen3 (--task classify)\n");
 }
 
 TEST_CASE("a layer for multi-token prediction, where the checkpoint has one") {
