@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
+#include "model/config_loader.h"
 #include "tests/e2e/run.h"
+#include "tests/support/golden.h"
 #include "tests/support/source_dir.h"
 
 namespace llmb::test {
@@ -104,6 +107,39 @@ TEST_CASE("a small KV pool preempts, and says so in the metrics") {
     num_preemptions += record["metrics"]["num_preemptions"].get<int>();
   }
   CHECK(num_preemptions > 0);
+}
+
+TEST_CASE("FAULTS 29: of every architecture, a job that goes on with other settings has the bytes of rows one at a time") {
+  const TemporaryDirectory dir;
+  std::set<std::string> seen;
+  for (const std::string& model : golden_model_dirs()) {
+    CAPTURE(model);
+    if (!seen.insert(load_model_config(model).value().model_type).second) continue;
+    std::string lines, first;
+    const auto golden = read_json_lines(model + "/golden.jsonl");
+    for (size_t i = 0; i < 6; ++i) {
+      const nlohmann::json line = {{"prompt_token_ids", golden[i % golden.size()]["prompt_token_ids"]},
+                                   {"max_tokens", 3 + i}, {"ignore_eos", true}, {"temperature", i % 2}, {"seed", i / 3},
+                                   {"logprobs", 1}};
+      lines += line.dump() + "\n";
+      if (i == 2) first = lines;
+    }
+    const std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl");
+    const auto run = [&](const std::vector<std::string>& more) {
+      const ProcessResult result = run_process(
+          with({kProgram, "-m", model, "--tokenizer", kModel, "--progress", "none", "--threads", "1", in, "-o", out}, more));
+      REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+      return stable_output(read_file(out));
+    };
+    write_file(in, lines);
+    const std::string expected = run({"--restart", "--batching", "none", "--speculative", "none", "--no-enable-prefix-caching"});
+    REQUIRE(parse_lines(expected).size() == 6);
+    write_file(in, first);
+    run({"--restart", "--max-num-seqs", "2", "--block-size", "8"});
+    write_file(in, lines);
+    CHECK(run({"--max-num-seqs", "5", "--max-num-batched-tokens", "17"}) == expected);
+  }
+  CHECK(seen.size() > 60);
 }
 
 }  // namespace llmb::test
