@@ -225,7 +225,7 @@ class ClusterSimulation {
     for (const SequenceUpdate& update : updates_) {
       const size_t index = instance.request_of[static_cast<size_t>(update.seq)];
       if (is_prefill) {
-        Transfer transfer{0, index, read_prompt(instance.plan, update.seq, *instance.backend)};
+        Transfer transfer{0, index, read_prompt(instance.plan, update.seq, *instance.backend).value()};
         instance.load -= transfer.blocks.num_tokens;
         const LinkModel& link = setup_.between;
         transfer.end_ms = now_ms_ + link.base_ms + link.hop_ms +

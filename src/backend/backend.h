@@ -35,6 +35,7 @@ struct LoadOptions {
   int64_t kv_cache_bytes = 0;       // 0: chosen by the backend for max_num_seqs sequences of max_model_len
   int32_t num_blocks_override = 0;  // > 0: this many blocks, whatever kv_cache_bytes says
   double swap_space_gib = 0;        // host memory for blocks of preempted sequences, at most
+  bool receives_prompts = false;    // computed elsewhere, by way of the host's pool: one is there beside states, too
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_num_drafts = 0;  // draft tokens that a step holds at most; 0: none
@@ -94,6 +95,7 @@ struct BackendInfo {
   int32_t state_period = 0;
   int32_t max_idle_blocks = INT32_MAX;  // that a prefix cache should keep: more takes memory that others may need
   int64_t block_bytes = 0;              // that read_blocks() gives of each; 0: it does not
+  int64_t state_bytes = 0;              // that it gives of a state slot; 0: slots are not read
   double load_ms = 0;
 };
 
@@ -148,14 +150,17 @@ class Backend {
   // Fills `output` for the oldest plan in flight.
   virtual Status wait(StepOutput* output) = 0;
 
-  // Copies blocks of the pool, as bytes that another backend of the same model and layout understands. REQUIRES:
-  // info().block_bytes > 0; no plan in flight writes to them
-  virtual void read_blocks(std::span<const BlockId> /*blocks*/,
-                           std::span<uint8_t> /*bytes*/) {}  // [blocks, info().block_bytes]
-  // Lets blocks of the host's pool hold such bytes, in order with plans: those in flight see what they held before, the
-  // next one sees these. REQUIRES: as read_blocks(); one of the pool's blocks each
-  virtual void write_host_blocks(std::span<const BlockId> /*blocks*/,
-                                 std::span<const uint8_t> /*bytes*/) {}  // [blocks, info().block_bytes]
+  // Copies blocks of the pool, and a state slot where state >= 0, as bytes that another backend of the same model and
+  // layout understands. False: another rank has failed, which the next plan says. REQUIRES: info().block_bytes > 0 or
+  // there are no blocks; likewise state_bytes and the slot; no plan in flight writes to them
+  virtual bool read_blocks(std::span<const BlockId> /*blocks*/, int32_t /*state*/,
+                           std::span<uint8_t> /*bytes*/) {  // [blocks, info().block_bytes], then [state_bytes]
+    return false;
+  }
+  // Lets blocks of the host's pool, and a state slot, hold such bytes, in order with plans: those in flight see what they
+  // held before, the next one sees these. REQUIRES: as read_blocks(); one of the pool's blocks each
+  virtual void write_host_blocks(std::span<const BlockId> /*blocks*/, int32_t /*state*/,
+                                 std::span<const uint8_t> /*bytes*/) {}  // as read_blocks() gives them
 
   // After load(). Plans should name adapters only while they are wanted and ready: a step waits for others. null: has none
   virtual AdapterStore* adapters() { return nullptr; }

@@ -19,24 +19,37 @@ void StateSnapshots::use(NodeId node) {
 }
 
 int32_t StateSnapshots::add(NodeId node, uint32_t serial, int32_t slot) {
-  if (max_count_ == 0) return slot;
   if (find(node, serial) >= 0) {
     use(node);
     return slot;
   }
+  if (!has_room()) return slot;
   int32_t given_up = -1;
   if (const auto at = snapshots_.find(node); at != snapshots_.end()) {  // of a node that is gone
     given_up = at->second.slot;
     snapshots_.erase(at);
-  } else if (static_cast<int32_t>(snapshots_.size()) == max_count_) {
-    const auto oldest = std::min_element(snapshots_.begin(), snapshots_.end(), [](const auto& a, const auto& b) {
-      return a.second.last_use < b.second.last_use;
-    });
-    given_up = oldest->second.slot;
-    snapshots_.erase(oldest);
+  } else {
+    given_up = make_room();
   }
   snapshots_[node] = {serial, slot, ++num_uses_};
   return given_up;
+}
+
+bool StateSnapshots::has_room() const {
+  return static_cast<int32_t>(snapshots_.size()) < max_count_ ||
+         std::any_of(snapshots_.begin(), snapshots_.end(), [](const auto& s) { return s.second.num_wanted == 0; });
+}
+
+int32_t StateSnapshots::make_room() {
+  if (static_cast<int32_t>(snapshots_.size()) < max_count_) return -1;
+  const auto gives_way_before = [](const auto& a, const auto& b) {
+    return std::pair(a.second.num_wanted > 0, a.second.last_use) < std::pair(b.second.num_wanted > 0, b.second.last_use);
+  };
+  const auto oldest = std::min_element(snapshots_.begin(), snapshots_.end(), gives_way_before);
+  LLMB_CHECK(oldest != snapshots_.end() && oldest->second.num_wanted == 0);
+  const int32_t slot = oldest->second.slot;
+  snapshots_.erase(oldest);
+  return slot;
 }
 
 std::vector<int32_t> StateSnapshots::slots() const {

@@ -4,7 +4,10 @@
 // A snapshot belongs to a node of the prefix cache and the tokens that end there. A node's serial number says whether it
 // is still that node: a snapshot of one that is gone is never found, and gives way when its turn has come.
 //
-// Not thread-safe. Invariant: at most max_count snapshots; the one that was used longest ago gives way.
+// A sequence that waits may want one, which then does not give way.
+//
+// Not thread-safe. Invariant: at most max_count snapshots; of those that nobody wants the one that was used longest ago
+// gives way.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +27,14 @@ class StateSnapshots {
   void use(NodeId node);  // it is the newest now. REQUIRES: it was found
 
   // The state behind the node's tokens is in `slot`. Returns the slot of a snapshot that there is no longer, or -1. That
-  // may be `slot`: where the node has a snapshot already, or max_count is 0.
+  // may be `slot`: where the node has a snapshot already, or there is no room.
   int32_t add(NodeId node, uint32_t serial, int32_t slot);
+
+  bool has_room() const;  // for one more, which another may give way to
+  int32_t make_room();    // for the next one, now; as add() returns. REQUIRES: has_room()
+  // Until unwant(), as often. REQUIRES: it was found, and the node stays
+  void want(NodeId node) { ++snapshots_.at(node).num_wanted; }
+  void unwant(NodeId node) { --snapshots_.at(node).num_wanted; }
 
   std::vector<int32_t> slots() const;  // of all snapshots, in no order
 
@@ -34,6 +43,7 @@ class StateSnapshots {
     uint32_t serial = 0;
     int32_t slot = -1;
     int64_t last_use = 0;
+    int32_t num_wanted = 0;
   };
 
   const int32_t max_count_;

@@ -88,7 +88,6 @@ std::string check_apart(const JobOptions& o) {
   if (o.num_prefill_workers == 0 && o.num_decode_workers == 0) return "";
   const std::string name = "--prefill-workers and --decode-workers ";
   if (o.num_workers > 0) return name + "cannot be combined with --workers, which computes whole rows; leave it out";
-  if (has_ranks(o)) return name + "cannot be combined with " + kRankFlags;
   if (!o.scheduler.enable_prefix_caching)
     return name + "need the prefix cache, which finds what was computed; leave out --no-enable-prefix-caching";
   if (o.scheduler.preemption == PreemptionMode::kRecompute || o.load.swap_space_gib == 0)

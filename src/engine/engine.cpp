@@ -35,10 +35,7 @@ SchedulerConfig limited(SchedulerConfig config, const BackendInfo& backend) {
   config.num_state_slots = backend.num_state_slots;
   config.num_snapshots = config.enable_prefix_caching ? backend.num_snapshots : 0;
   config.state_period = backend.state_period;
-  if (backend.num_state_slots > 0) {  // states follow no trees, and recurrent ones do not move to the host
-    if (backend.state_period == 0) config.num_host_blocks = 0;
-    config.allows_trees = false;
-  }
+  if (backend.num_state_slots > 0) config.allows_trees = false;
   return config;
 }
 
@@ -158,7 +155,8 @@ Status Engine::wait_for_event() {
 // For what was computed elsewhere; those that wait give their part of the host's pool back when they join.
 bool Engine::lacks_host_room(const WorkItem& item) const {
   return item.blocks && scheduler_.num_waiting() > 0 &&
-         static_cast<int64_t>(item.blocks->places.size()) > scheduler_.num_free_host_blocks();
+         (static_cast<int64_t>(item.blocks->places.size()) > scheduler_.num_free_host_blocks() ||
+          !scheduler_.has_room_for_state());
 }
 
 // Fixes the arrival on the engine's clock; true where it lies in the future.
@@ -230,11 +228,12 @@ void Engine::begin_masks_ahead() {
   mask_ahead_.begin(rows);
 }
 
-// Where layers have windows a plan ahead may write to blocks that a prompt's end gave back, and that are yet to be read.
+// Where layers have windows, or sequences states, a plan ahead may write to blocks that a prompt's end gave back, and that
+// are yet to be read.
 int64_t Engine::max_plans_in_flight() const {
   const BackendInfo& info = backend_.info();
   const bool has_windows = info.kv.groups.num_groups() > 1 || info.kv.groups.windows[0] > 0;
-  if (options_.gives_blocks && has_windows) return 1;
+  if (options_.gives_blocks && (has_windows || info.num_state_slots > 0)) return 1;
   return std::min(scheduler_.max_plans_in_flight(), info.max_plans_in_flight);
 }
 

@@ -83,10 +83,11 @@ void Engine::complete(const StepPlan& plan, const SequenceUpdate& update, Finish
 
 std::shared_ptr<const PromptBlocks> Engine::blocks_of(const StepPlan& plan, const SequenceUpdate& update,
                                                       const ActiveRequest& active) {
-  auto blocks = std::make_shared<PromptBlocks>(read_prompt(plan, update.seq, backend_));
+  std::optional<PromptBlocks> blocks = read_prompt(plan, update.seq, backend_);
+  if (!blocks) return nullptr;
   blocks->scheduled_ms = active.scheduled_ms();
   blocks->num_cached_tokens = update.num_cached_tokens;
-  return blocks;
+  return std::make_shared<const PromptBlocks>(*std::move(blocks));
 }
 
 bool Engine::forget(SeqId seq) {

@@ -29,7 +29,7 @@ std::shared_ptr<Request> prompt_request(const Request& request, int32_t block_si
   return prompt;
 }
 
-PromptBlocks read_prompt(const StepPlan& plan, SeqId seq, Backend& backend) {
+std::optional<PromptBlocks> read_prompt(const StepPlan& plan, SeqId seq, Backend& backend) {
   int32_t e = 0;
   while (plan.entries[e].seq != seq) ++e;
   PromptBlocks blocks;
@@ -45,19 +45,20 @@ PromptBlocks read_prompt(const StepPlan& plan, SeqId seq, Backend& backend) {
       ids.push_back(table[i]);
     }
   }
-  blocks.bytes.resize(ids.size() * static_cast<size_t>(backend.info().block_bytes));
-  backend.read_blocks(ids, blocks.bytes);
+  const int64_t state_bytes = backend.info().state_bytes;
+  blocks.bytes.resize(ids.size() * static_cast<size_t>(backend.info().block_bytes) + static_cast<size_t>(state_bytes));
+  if (!backend.read_blocks(ids, state_bytes > 0 ? plan.entries[e].state_slot : -1, blocks.bytes)) return std::nullopt;
   return blocks;
 }
 
 void write_prompt(const PromptBlocks& blocks, SeqId seq, Scheduler& scheduler, Backend& backend) {
-  std::vector<HostPlace> to_fill;
+  PlacesToFill to_fill;
   scheduler.receive(seq, blocks.num_tokens, &to_fill);
   if (to_fill.empty()) return;
   const int64_t size = backend.info().block_bytes;
   std::vector<BlockId> ids;
   std::vector<uint8_t> bytes;
-  for (const HostPlace& here : to_fill) {
+  for (const HostPlace& here : to_fill.blocks) {
     const auto is_it = [&](const BlockPlace& place) {
       return place.layer_group == here.place.layer_group && place.index == here.place.index;
     };
@@ -67,7 +68,9 @@ void write_prompt(const PromptBlocks& blocks, SeqId seq, Scheduler& scheduler, B
     bytes.insert(bytes.end(), begin, begin + size);
     ids.push_back(here.host_block);
   }
-  backend.write_host_blocks(ids, bytes);
+  const auto state = blocks.bytes.end() - backend.info().state_bytes;
+  if (to_fill.state_slot >= 0) bytes.insert(bytes.end(), state, blocks.bytes.end());
+  backend.write_host_blocks(ids, to_fill.state_slot, bytes);
 }
 
 }  // namespace llmb

@@ -47,11 +47,11 @@ class WatchedBackend final : public Backend {
   const BackendInfo& info() const override { return inner_.info(); }
   Status submit(const StepPlan& plan) override;
   Status wait(StepOutput* output) override;
-  void read_blocks(std::span<const BlockId> blocks, std::span<uint8_t> bytes) override {
-    inner_.read_blocks(blocks, bytes);
+  bool read_blocks(std::span<const BlockId> blocks, int32_t state, std::span<uint8_t> bytes) override {
+    return inner_.read_blocks(blocks, state, bytes);
   }
-  void write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes) override {
-    inner_.write_host_blocks(blocks, bytes);
+  void write_host_blocks(std::span<const BlockId> blocks, int32_t state, std::span<const uint8_t> bytes) override {
+    inner_.write_host_blocks(blocks, state, bytes);
   }
   AdapterStore* adapters() override { return inner_.adapters(); }
   MachineLimits measure_limits() override { return inner_.measure_limits(); }

@@ -73,6 +73,7 @@ Status serve(JobOptions options, RankContext& context, JobLink& link, const std:
   context.part.rows = options.stage_rows;
   WorkerOptions worker;
   if (const auto stop = set_up_worker(options, model, &worker)) return status_of(*stop);
+  worker.load.receives_prompts = order.order.role == WorkerRole::kDecode;
   LoadOptions load = target_load_options(worker);
   load.num_blocks_override = order.num_blocks;
   LLMB_RETURN_IF_ERROR(check_settings(rank_settings(options.build, worker.model, load), order.settings));

@@ -53,13 +53,11 @@ class RemoteWorker {
     WorkerOptions worker_options;
     if (auto stop = set_up_worker(options_, model_, &worker_options)) return stop;
     worker_options.ranks = rank_options(options_, model_, start_rank_);
+    for (WorkerOrder& of_rank : worker_options.ranks.orders) of_rank.role = order.role;
     worker_options.gives_blocks = order.role == WorkerRole::kPrefill;
+    worker_options.load.receives_prompts = order.role == WorkerRole::kDecode;
     Worker worker(std::move(worker_options));
     if (auto stop = worker.load(make_backend)) return stop;
-    if (order.role != WorkerRole::kWhole && worker.info().block_bytes == 0)
-      return JobStop{JobEnd::kOptionRefused,
-                     "`prefill_workers`: a prompt's part of this model cannot be moved to another worker: not where layers "
-                     "have a recurrent state, nor from ranks"};
     if (order.role == WorkerRole::kPrefill) prompt_block_size_ = worker.info().kv.block_size;
     if (const Status status = check_inventory(options_.model, model_.inventory); !status.ok())
       return model_stop(status);

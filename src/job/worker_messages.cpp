@@ -100,10 +100,11 @@ template <typename F>
 void each_member(BackendInfo& info, F f) {
   auto& [kind, device, kv, weight_bytes, max_plans, max_drafts, verifies_trees, copies_blocks, runs_first_layers,
          has_mtp, num_heads, scores_prompts, max_best, num_host_blocks, swap_bytes_per_s, num_states, num_snapshots,
-         state_period, max_idle_blocks, block_bytes, load_ms] = info;
+         state_period, max_idle_blocks, block_bytes, state_bytes, load_ms] = info;
   f(kind), f(device), f(kv), f(weight_bytes), f(max_plans), f(max_drafts), f(verifies_trees), f(copies_blocks);
   f(runs_first_layers), f(has_mtp), f(num_heads), f(scores_prompts), f(max_best), f(num_host_blocks), f(swap_bytes_per_s);
-  f(num_states), f(num_snapshots), f(state_period), f(max_idle_blocks), f(block_bytes), f(load_ms);
+  f(num_states), f(num_snapshots), f(state_period), f(max_idle_blocks), f(block_bytes), f(state_bytes);
+  f(load_ms);
 }
 
 template <typename F>

@@ -255,22 +255,27 @@ Scheduler::Cached Scheduler::cache_computed(Sequence* sequence) {
 void Scheduler::want(const Cached& computed, Sequence* sequence) {
   const NodeId before = std::exchange(sequence->wanted_node, kNoNode);
   const int32_t num_before = std::exchange(sequence->num_wanted_tokens, 0);
-  if (config_.num_host_blocks > 0 && computed.node != kNoNode) {
+  if (config_.num_host_blocks > 0 && !needs_snapshots() && computed.node != kNoNode) {
     cache_.want(computed.node, computed.num_tokens);
     sequence->wanted_node = computed.node;
     sequence->num_wanted_tokens = computed.num_tokens;
   }
-  if (before != kNoNode) cache_.unwant(before, num_before);
+  if (before == kNoNode) return;
+  if (needs_snapshots()) snapshots_.unwant(before);
+  cache_.unwant(before, num_before);
 }
 
-void Scheduler::receive(SeqId seq, int32_t num_tokens, std::vector<HostPlace>* to_fill) {
+void Scheduler::receive(SeqId seq, int32_t num_tokens, PlacesToFill* to_fill) {
   Sequence& sequence = *find_mutable(seq);
   LLMB_CHECK(!sequence.is_running && !sequence.awaits_fork && sequence.wanted_node == kNoNode);
-  to_fill->clear();
+  *to_fill = {};
   if (config_.num_host_blocks == 0 || !keeps_prefix_of(sequence) || num_tokens > sequence.max_shared_tokens()) return;
+  if (!has_room_for_state()) return;
   const std::span<const TokenId> tokens(sequence.request->prompt_tokens.data(), static_cast<size_t>(num_tokens));
-  sequence.wanted_node = cache_.want_computed(sequence.request->adapter, tokens, to_fill);
-  if (sequence.wanted_node != kNoNode) sequence.num_wanted_tokens = num_tokens / config_.block_size * config_.block_size;
+  sequence.wanted_node = cache_.want_computed(sequence.request->adapter, tokens, &to_fill->blocks);
+  if (sequence.wanted_node == kNoNode) return;
+  sequence.num_wanted_tokens = num_tokens / config_.block_size * config_.block_size;
+  if (needs_snapshots()) to_fill->state_slot = want_snapshot(sequence.wanted_node);
 }
 
 void Scheduler::unwant(Sequence* sequence) {

@@ -23,7 +23,6 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
   LLMB_CHECK(!config.windows.empty() && config.batch_window_ms >= 0 && config.max_num_drafts >= 0);
   LLMB_CHECK(config.num_alternating >= 1);
   LLMB_CHECK(config.num_state_slots == 0 || !config.allows_trees);
-  LLMB_CHECK(config.num_state_slots == 0 || config.state_period > 0 || config.num_host_blocks == 0);
   LLMB_CHECK(config.state_period == 0 || config.block_size % config.state_period == 0);
   LLMB_CHECK(config.policy.rank != nullptr && config.policy.num_levels >= 0 && config.policy.num_levels <= kMaxLevels);
   return config;
@@ -41,7 +40,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, Proposer* proposer)
       snapshots_(config.num_snapshots),
       waiting_(config.policy),
       answer_lengths_(config.max_model_len) {
-  cache_.keep_evicted(config.preemption == PreemptionMode::kSwap);
+  cache_.keep_evicted(config.preemption == PreemptionMode::kSwap && !needs_snapshots());
 }
 
 std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> request, double now_ms) {

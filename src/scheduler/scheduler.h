@@ -151,10 +151,11 @@ class Scheduler {
   std::variant<SeqId, RequestError> add(std::shared_ptr<const Request> request, double now_ms);
 
   // The first `num_tokens` of the prompt of a sequence that has just been added, whole blocks, were computed elsewhere.
-  // `to_fill` gets the blocks of the host's pool that the caller fills with what the sequence has there, before the next
-  // plan runs (Backend::write_host_blocks): the sequence then goes on behind them as one that was swapped out. None
-  // where the pool lacks the room, or the sequence shares nothing: it computes its prompt.
-  void receive(SeqId seq, int32_t num_tokens, std::vector<HostPlace>* to_fill);
+  // `to_fill` gets the blocks of the host's pool, and the state slot, that the caller fills with what the sequence has
+  // there, before the next plan runs (Backend::write_host_blocks): the sequence then goes on behind them as one that was
+  // swapped out, from a snapshot of its state. None where room is lacking, or the sequence shares nothing: it computes its
+  // prompt.
+  void receive(SeqId seq, int32_t num_tokens, PlacesToFill* to_fill);
 
   // Fills `plan` for one step. False: nothing to run now: no work, or a batch is still being filled, see
   // next_wakeup_ms(); or, with a plan in flight, nothing that can be planned ahead. `more_may_arrive` says whether
@@ -196,9 +197,10 @@ class Scheduler {
   // Whether moving a preempted sequence's blocks to the host and back takes less time than computing them again. From
   // the next plan on; at first it does not.
   void set_swap_pays(bool pays) {
-    if (config_.preemption == PreemptionMode::kAuto) cache_.keep_evicted(pays);
+    if (config_.preemption == PreemptionMode::kAuto && !needs_snapshots()) cache_.keep_evicted(pays);
   }
   int32_t num_free_host_blocks() const { return cache_.num_free_host_blocks(); }
+  bool has_room_for_state() const { return !needs_snapshots() || snapshots_.has_room(); }  // that was computed elsewhere
 
   // While sequences with constraints run: whether they sit out plans ahead alone, or nothing is planned ahead. Nullopt,
   // as at first: alone where they are fewer than half.
@@ -315,6 +317,7 @@ class Scheduler {
   bool ends_at_fork(const Sequence& sequence, int32_t num_tokens) const;
   NodeId node_behind(const Sequence& sequence, int32_t num_tokens) const;
   void keep_snapshot(Sequence* sequence);
+  int32_t want_snapshot(NodeId node);
   void release_copied();
   Status check_states() const;
   void find_yielding(const StepPlan& plan);

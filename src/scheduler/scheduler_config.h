@@ -32,7 +32,7 @@ struct SchedulerConfig {
   int32_t num_blocks = 0;                    // of the pool
   int32_t num_state_slots = 0;               // > 0: sequences have a state each; then no trees
   // > 0: states are of the tokens since the last multiple of it (BackendInfo), which block_size is, too; 0: of all
-  // tokens (recurrent), then no host's pool.
+  // tokens (recurrent), then the host's pool is for prompts that were computed elsewhere only.
   int32_t state_period = 0;
   int32_t num_snapshots = 0;                 // of these slots, for states behind prefixes that the cache keeps
   int32_t max_model_len = 2048;              // tokens of a sequence, prompt and output together

@@ -5,6 +5,8 @@
 // what a sequence computes: its entry ends there, the snapshot takes a reference to its slot, and the sequence goes on in
 // a copy. The next plan finds it.
 //
+// A state that was computed elsewhere comes as a snapshot, which stays until its sequence joins.
+//
 // Where a slot holds the open group of an int4 KV cache (SchedulerConfig::state_period) there are no snapshots: prefixes are
 // found in whole blocks, behind which any slot will do.
 #include <algorithm>
@@ -109,6 +111,21 @@ void Scheduler::keep_snapshot(Sequence* sequence) {
   states_.share(sequence->state_slot);
   if (const int32_t given_up = snapshots_.add(node, cache_.serial(node), sequence->state_slot); given_up >= 0)
     states_.release(given_up);
+}
+
+// For a sequence that waits, the snapshot behind the node's tokens. Returns the slot that it will be in, or -1: it is
+// there. REQUIRES: has_room_for_state()
+int32_t Scheduler::want_snapshot(NodeId node) {
+  std::vector<int32_t> slot = {-1};
+  if (snapshot(node) < 0) {
+    // First, as all slots may be in use with a plan in flight.
+    if (const int32_t given_up = snapshots_.make_room(); given_up >= 0) states_.release(given_up);
+    slot.clear();
+    LLMB_CHECK_MSG(states_.allocate(1, &slot), "no state slot is free");
+    if (const int32_t stale = snapshots_.add(node, cache_.serial(node), slot[0]); stale >= 0) states_.release(stale);
+  }
+  snapshots_.want(node);
+  return slot[0];
 }
 
 // The plan that copies them, blocks and states, is made.

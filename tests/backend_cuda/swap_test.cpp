@@ -26,6 +26,7 @@ std::unique_ptr<Backend> load(const std::string& model, DType kv_dtype, int32_t 
   o.block_size = 8;
   o.num_blocks_override = num_blocks;
   o.swap_space_gib = swap_space_gib;
+  o.receives_prompts = swap_space_gib > 0;
   o.max_num_seqs = 4;
   o.max_num_batched_tokens = 40;
   o.max_model_len = 64;
@@ -93,7 +94,8 @@ TEST_CASE("wherever in a block a row is cut, it goes on behind what it had, and 
 // A prompt of two blocks and a bit: one backend computes it, another one is given the blocks and goes on.
 TEST_CASE("blocks that another backend gave hold what they held there; plans in flight see what was there before") {
   const std::pair<const char*, DType> cases[] = {
-      {"qwen2", DType::kBF16}, {"qwen2", DType::kI8}, {"qwen2", DType::kF8}, {"deepseek_v3", DType::kBF16}};
+      {"qwen2", DType::kBF16}, {"qwen2", DType::kI8},        {"qwen2", DType::kF8}, {"deepseek_v3", DType::kBF16},
+      {"lfm2", DType::kBF16},  {"nemotron_h", DType::kBF16}, {"qwen3_next", DType::kI8}};
   for (const auto& [model, kv_dtype] : cases) {
     CAPTURE(model);
     CAPTURE(dtype_name(kv_dtype));
@@ -109,27 +111,37 @@ TEST_CASE("blocks that another backend gave hold what they held there; plans in 
     };
     const auto first = load(model, kv_dtype, 20, 1), second = load(model, kv_dtype, 30, 1);
     const auto size = static_cast<size_t>(first->info().block_bytes);
+    const auto state_size = static_cast<size_t>(first->info().state_bytes);
     REQUIRE(size > 0);
     REQUIRE(second->info().block_bytes == first->info().block_bytes);
-    run(*first, PlanBuilder(8).add(prompt, 0, 16, {11, 5}, {}).plan());
-    std::vector<uint8_t> bytes(2 * size), zeros(2 * size);
-    first->read_blocks(std::vector<BlockId>{11, 5}, bytes);
-    const auto expected = run(*first, PlanBuilder(8).add(prompt, 16, 5, {11, 5, 3}, greedy).plan());
+    REQUIRE(second->info().state_bytes == first->info().state_bytes);
+    const bool has_state = state_size > 0;
+    const int32_t from = has_state ? 6 : -1, to = has_state ? 3 : -1;  // state slots
+    const auto plan_of = [&](int32_t begin, int32_t count, const std::vector<BlockId>& blocks,
+                             const std::optional<SampleRow>& sample, int32_t state) {
+      return PlanBuilder(8).add(prompt, begin, count, blocks, sample).with_state(state).plan();
+    };
+    run(*first, plan_of(0, 16, {11, 5}, {}, from));
+    std::vector<uint8_t> bytes(2 * size + state_size), zeros(2 * size + state_size);
+    first->read_blocks(std::vector<BlockId>{11, 5}, from, bytes);
+    const auto expected = run(*first, plan_of(16, 5, {11, 5, 3}, greedy, from));
     REQUIRE_FALSE(expected.empty());
-    second->write_host_blocks(std::vector<BlockId>{1, 4}, bytes);
-    StepPlan plan = PlanBuilder(8).add(prompt, 16, 5, {20, 2, 9}, greedy).plan();
+    second->write_host_blocks(std::vector<BlockId>{1, 4}, to, bytes);
+    StepPlan plan = plan_of(16, 5, {20, 2, 9}, greedy, has_state ? 5 : -1);
     plan.swaps_in = {{0, 1, 20}, {0, 4, 2}};
+    if (has_state) plan.state_copies = {{to, 5}};
     run(*second, plan, /*waits=*/false);
-    second->write_host_blocks(std::vector<BlockId>{4, 1}, zeros);
+    second->write_host_blocks(std::vector<BlockId>{4, 1}, to, zeros);
     StepOutput output;
     check_ok(second->wait(&output));
     CHECK(output.top_logprobs == expected);
     CHECK(run(*second, plan) != expected);  // of zeros
-    const std::vector<uint8_t> swapped(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size));
-    second->write_host_blocks(std::vector<BlockId>{1}, swapped);
+    std::vector<uint8_t> swapped(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size));
+    swapped.insert(swapped.end(), bytes.end() - static_cast<ptrdiff_t>(state_size), bytes.end());
+    second->write_host_blocks(std::vector<BlockId>{1}, to, swapped);
     run(*second, plan);
-    std::vector<uint8_t> read(size);
-    second->read_blocks(std::vector<BlockId>{20}, read);
+    std::vector<uint8_t> read(size + state_size);
+    second->read_blocks(std::vector<BlockId>{20}, to, read);
     CHECK(read == swapped);
   }
 }

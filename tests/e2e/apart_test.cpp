@@ -48,6 +48,25 @@ std::string mixed_lines() {
   return lines;
 }
 
+// Greedy and sampled rows of ids for a small model, some of which end with their first token.
+std::string id_rows(int count) {
+  std::string lines;
+  for (int i = 0; i < count; ++i) {
+    std::vector<int> prompt;
+    for (int t = 0; t < 9 + i * 11 % 40; ++t) prompt.push_back((7 * (i / 4) + 5 * t + i) % 60);
+    json line = {{"prompt_token_ids", prompt}, {"max_tokens", i % 6 == 5 ? 1 : 3 + i % 6}, {"ignore_eos", true},
+                 {"logprobs", 2}};
+    if (i % 3 == 0) line["temperature"] = 0;
+    if (i % 5 == 2) line["n"] = 2;
+    lines += line.dump() + "\n";
+  }
+  return lines;
+}
+
+std::vector<std::string> small_model(const std::string& name) {
+  return {"-m", source_dir() + "/data/fixtures/models/" + name, "--tokenizer", kModel, "--progress", "none"};
+}
+
 // make_input() with prompts of several blocks.
 std::string long_rows(int count, int max_tokens, int every_bad = 0) {
   std::string text = make_input(0, count, max_tokens, every_bad);
@@ -83,27 +102,44 @@ TEST_CASE("the bundled model: prompts apart from answers give the bytes of one p
   CHECK(line["settings"]["device"].get<std::string>().starts_with("1 prefill and 1 decode workers"));
 }
 
+TEST_CASE("workers of several ranks each: the bytes of one such worker, also where a rank is killed") {
+  const TemporaryDirectory dir;
+  const std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl"), metrics = dir.file("metrics.jsonl");
+  write_file(in, mixed_lines());
+  const std::vector<std::string> ranks = {"--tensor-parallel-size", "2"};
+  const auto command = with({kProgram, "-m", kModel, "--progress", "none", in, "--max-num-seqs", "5", "--block-size",
+                             "8", "--threads", "1"}, ranks);
+  const ProcessResult plain = run_process(command);
+  REQUIRE_MESSAGE(plain.exit_code == 3, plain.err);
+  const std::string expected = stable_output(plain.out);
+  const ProcessResult result = run_process(with(with(command, apart(1, 1)), {"--metrics", metrics}));
+  CHECK_MESSAGE(result.exit_code == 3, result.err);
+  CHECK(stable_output(result.out) == expected);
+  CHECK(parse_lines(read_file(metrics)).back()["kv_blocks_swapped_in"] > 0);
+  const auto run = StartedRun::of(with(with(command, apart(1, 1)), {"-o", out, "--request-rate", "40"}));
+  REQUIRE(run->wait_for_workers(2));
+  for (int i = 0; i < 2000 && !(fs::exists(out + ".partial") && fs::file_size(out + ".partial") > 0); ++i)
+    ::usleep(2000);
+  for (const pid_t rank : run->ranks()) ::kill(rank, SIGKILL);
+  const ProcessResult killed = run->wait();
+  CHECK_MESSAGE(killed.exit_code == 3, killed.err);
+  CHECK(stable_output(read_file(out)) == expected);
+}
+
 TEST_CASE("two GPUs of the host layer: the bytes of one, and blocks were moved") {
   const TemporaryDirectory dir;
-  std::string lines;
-  for (int i = 0; i < 9; ++i) {
-    std::vector<int> prompt;
-    for (int t = 0; t < 9 + i * 11 % 40; ++t) prompt.push_back((7 * (i / 4) + 5 * t + i) % 60);
-    json line = {{"prompt_token_ids", prompt}, {"max_tokens", 3 + i % 6}, {"ignore_eos", true}, {"logprobs", 2}};
-    if (i % 3 == 0) line["temperature"] = 0;
-    if (i % 5 == 2) line["n"] = 2;
-    lines += line.dump() + "\n";
-  }
+  const std::string lines = id_rows(9);
   const auto run = [&](const std::string& model, int num_gpus, const std::vector<std::string>& more) {
+    const std::vector<std::string> program = {"env", "LLMB_SIMT_DEVICES=" + std::to_string(num_gpus),
+                                              binary_dir() + "/tests/gpu_program"};
     return run_process(
-        with({"env", "LLMB_SIMT_DEVICES=" + std::to_string(num_gpus), binary_dir() + "/tests/gpu_program", "-m",
-              source_dir() + "/data/fixtures/models/" + model, "--tokenizer", kModel, "--progress", "none", "--device",
-              "cuda", "--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--threads", "1",
-              "--kv-cache-memory-bytes", "2000000", "--deterministic", "--order", "input"},
-             more),
+        with(with(program, small_model(model)),
+             with({"--device", "cuda", "--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--threads", "1",
+                   "--kv-cache-memory-bytes", "2000000", "--deterministic", "--order", "input"},
+                  more)),
         lines);
   };
-  for (const std::string model : {"llama-gqa", "gpt_oss"}) {
+  for (const std::string model : {"llama-gqa", "gpt_oss", "qwen3_5-text", "nemotron_h", "lfm2"}) {
     CAPTURE(model);
     const ProcessResult alone = run(model, 1, {});
     REQUIRE_MESSAGE(alone.exit_code == 0, alone.err);
@@ -111,6 +147,43 @@ TEST_CASE("two GPUs of the host layer: the bytes of one, and blocks were moved")
     CHECK_MESSAGE(two.exit_code == 0, two.err);
     CHECK(stable_output(two.out) == stable_output(alone.out));
     CHECK(json::parse(read_file(dir.file(model)))["kv_blocks_swapped_in"] > 0);
+  }
+}
+
+TEST_CASE("models with recurrent states: the bytes of one process, preempted, with drafts, killed and resumed") {
+  const TemporaryDirectory dir;
+  const std::string in = dir.file("in.jsonl"), metrics = dir.file("metrics.jsonl");
+  write_file(in, id_rows(24));
+  for (const std::string model : {"qwen3_5-text", "nemotron_h", "lfm2"}) {
+    CAPTURE(model);
+    const auto command = with(with({kProgram}, small_model(model)), {in, "--max-num-seqs", "5", "--block-size", "8"});
+    const ProcessResult plain = run_process(with(command, {"--speculative", "none"}));
+    REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+    const std::string expected = stable_output(plain.out);
+    const ProcessResult one = run_process(with(with(command, apart(1, 1)), {"--metrics", metrics}));
+    CHECK_MESSAGE(one.exit_code == 0, one.err);
+    CHECK(stable_output(one.out) == expected);
+    CHECK(parse_lines(read_file(metrics)).back()["kv_blocks_swapped_in"] > 0);
+    const ProcessResult small = run_process(
+        with(with(command, apart(1, 2)), {"--speculative", "lookup", "--max-num-batched-tokens", "20",
+                                          "--max-model-len", "64", "--kv-cache-memory-bytes", "60000"}));
+    CHECK_MESSAGE(small.exit_code == 0, small.err);
+    CHECK(stable_output(small.out) == expected);
+    const std::string out = dir.file(model + ".jsonl");
+    const auto job = with(command, {"-o", out});
+    {
+      const auto run = StartedRun::of(with(with(job, apart(1, 1)), {"--request-rate", "30"}));
+      REQUIRE(run->wait_for_workers(2));
+      for (int i = 0; i < 2000 && !(fs::exists(out + ".partial") && fs::file_size(out + ".partial") > 0); ++i)
+        ::usleep(2000);
+      ::kill(run->workers().back(), SIGKILL);
+      ::usleep(100000);
+      ::kill(run->pid(), SIGKILL);
+      run->wait();
+    }
+    const ProcessResult again = run_process(with(job, apart(2, 1)));
+    CHECK_MESSAGE(again.exit_code == 0, again.err);
+    CHECK(stable_output(read_file(out)) == expected);
   }
 }
 
@@ -202,16 +275,8 @@ TEST_CASE("what cannot be apart is refused by name") {
     CHECK_MESSAGE(contains(result.err, words), result.err);
   };
   refused(with(apart(1, 1), {"--workers", "2"}), "--workers");
-  refused(with(apart(1, 1), {"--tensor-parallel-size", "2"}), "--tensor-parallel-size");
   refused(with(apart(1, 1), {"--no-enable-prefix-caching"}), "prefix cache");
   refused(with(apart(1, 1), {"--preemption", "recompute"}), "--swap-space");
-  const ProcessResult states =
-      run_process(with({kProgram, "-m", source_dir() + "/data/fixtures/models/qwen3_5", "--tokenizer", kModel,
-                        "--progress", "none"},
-                       apart(1, 1)),
-                  "{\"prompt\":\"a\"}\n");
-  CHECK_MESSAGE(states.exit_code == 2, states.err);
-  CHECK_MESSAGE(contains(states.err, "--prefill-workers"), states.err);
 }
 
 }  // namespace llmb::test

@@ -42,9 +42,9 @@ class DelayedCalls final : public Collectives {
 
 // All calls of a rank, at other times for each seed.
 inline void delay_calls(RankContext* context, uint64_t seed) {
-  seed = 100 * seed + 5 * static_cast<uint64_t>(context->part.rank);
-  for (std::unique_ptr<Collectives>* calls : {&context->plans, &context->all, &context->stages, &context->tensor,
-                                              &context->context})
+  seed = 100 * seed + 6 * static_cast<uint64_t>(context->part.rank);
+  for (std::unique_ptr<Collectives>* calls : {&context->plans, &context->all, &context->stages, &context->blocks,
+                                              &context->tensor, &context->context})
     *calls = std::make_unique<DelayedCalls>(std::move(*calls), seed++);
 }
 

@@ -16,9 +16,12 @@
 #include "engine/engine.h"
 #include "engine/prompt_transfer.h"
 #include "model/config_loader.h"
+#include "tests/support/delayed_calls.h"
+#include "tests/support/golden.h"
 #include "tests/support/listed_requests.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/thread_ranks.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/window_requests.h"
 #include "tests/support/workload.h"
@@ -117,6 +120,7 @@ void check_equal(const Items& items, const Items& expected) {
 
 LoadOptions load_options(int32_t num_blocks, double swap_space_gib) {
   LoadOptions o;
+  o.receives_prompts = swap_space_gib > 0;
   o.groups_layers = true;
   o.block_size = 4;
   o.num_blocks_override = num_blocks;
@@ -148,8 +152,8 @@ SchedulerConfig scheduler_config(int32_t max_num_batched_tokens) {
 
 }  // namespace
 
-TEST_CASE("answers of two engines are one engine's, bit by bit, with any KV type, windows and choices") {
-  for (const char* model : {"llama-gqa", "qwen2-window", "mistral-window", "gemma4"})
+TEST_CASE("answers of two engines are one engine's, bit by bit, with any KV type, windows, states and choices") {
+  for (const char* model : {"llama-gqa", "qwen2-window", "mistral-window", "gemma4", "qwen3_5"})
     for (const DType kv_dtype : {DType::kF32, DType::kBF16, DType::kI8})
       for (const int32_t num_choices : {1, 3}) {
         CAPTURE(model);
@@ -165,12 +169,88 @@ TEST_CASE("answers of two engines are one engine's, bit by bit, with any KV type
         CHECK(run.num_movable == 32 + 8 + 40 + 28 + 44 + 56 + 4 + 12);
         CHECK(run.prefill.prompt_tokens.num_computed == run.num_movable);
         CHECK(run.decode.num_swapped_in > 0);
-        CHECK(run.decode.prompt_tokens.num_computed <= 4 * static_cast<int64_t>(requests.size()));
+        // A state is that behind the newest token: choices that join later begin behind the snapshot, too.
+        const int32_t num_per_row = decode->info().state_bytes > 0 ? num_choices : 1;
+        CHECK(run.decode.prompt_tokens.num_computed <= 4 * num_per_row * static_cast<int64_t>(requests.size()));
       }
 }
 
+TEST_CASE("every golden model with recurrent states, also with drafts; nothing of what was moved is computed again") {
+  int num_models = 0;
+  for (const std::string& dir : golden_model_dirs()) {
+    const ModelConfig config = load_model_config(dir).value();
+    if (!config.has_states()) continue;
+    ++num_models;
+    for (const int32_t num_drafts : {0, 5}) {
+      if (num_drafts > 0 && num_models % 3 != 1) continue;
+      CAPTURE(dir);
+      CAPTURE(num_drafts);
+      const auto load = [&](int32_t num_blocks, double swap_space_gib) {
+        LoadOptions o = load_options(num_blocks, swap_space_gib);
+        o.model_dir = dir;
+        o.max_num_drafts = num_drafts;
+        return loaded(make_cpu_backend(), config, o);
+      };
+      // Some are equal: what one has computed others compute again, and take the blocks that are there.
+      Requests requests = window_requests({33, 11, 33, 4, 33, 47, 60, 1, 47, 16}, 24, 2);
+      const auto greedy = window_requests({20, 21, 22}, 9);
+      for (const auto& request : greedy) {
+        auto own = std::make_shared<Request>(*request);
+        own->params.sampling.temperature = 0;
+        own->params.stop.max_tokens = requests.size() % 2 == 0 ? 1 : 9;
+        requests.push_back(own);
+      }
+      StepMetrics alone;
+      const Items expected =
+          run_engine(*load(800, 0), scheduler_config(9), items_of(requests), false, &alone);
+      const auto prefill = load(300, 0), decode = load(800, 1);
+      REQUIRE(decode->info().state_bytes > 0);
+      REQUIRE(decode->info().state_bytes == prefill->info().state_bytes);
+      const ApartRun run = run_apart(*prefill, *decode, scheduler_config(64), scheduler_config(16), requests);
+      check_equal(run.items, expected);
+      CHECK(run.decode.num_swapped_in > 0);
+      CHECK(run.decode.prompt_tokens.num_computed <= 8 * static_cast<int64_t>(requests.size()));
+    }
+  }
+  CHECK(num_models >= 8);
+}
+
+TEST_CASE("between ranks that divide a model or its rows: the answers of such ranks without a move") {
+  struct Case {
+    const char* model;
+    int32_t tensor_size, num_stages, context_size;
+  };
+  for (const auto& [model, tensor_size, num_stages, context_size] :
+       {Case{"llama-gqa", 2, 1, 1}, Case{"gpt_oss", 2, 2, 1}, Case{"qwen3_5", 2, 1, 1}, Case{"nemotron_h", 1, 2, 1},
+        Case{"mistral-window", 1, 1, 2}}) {
+    CAPTURE(model);
+    const std::string dir = source_dir() + "/data/fixtures/models/" + model;
+    const ModelConfig config = load_model_config(dir).value();
+    const auto load = [&](int32_t num_blocks, double swap_space_gib, uint64_t seed) {
+      LoadOptions o = load_options(num_blocks, swap_space_gib);
+      o.model_dir = dir;
+      o.num_threads = 1;
+      const PrepareRank delays = [seed](RankContext& context) { delay_calls(&context, seed); };
+      return loaded(make_thread_ranks(tensor_size, num_stages, 0, delays, context_size), config, o);
+    };
+    const Requests requests = window_requests({33, 11, 42, 4, 60, 1, 5, 16}, 12, 2);
+    StepMetrics alone;
+    const auto config_of = [num_stages](int32_t max_num_batched_tokens) {
+      SchedulerConfig scheduler = scheduler_config(max_num_batched_tokens);
+      scheduler.num_alternating = num_stages;
+      return scheduler;
+    };
+    const Items expected = run_engine(*load(800, 0, 1), config_of(9), items_of(requests), false, &alone);
+    const auto prefill = load(300, 0, 2), decode = load(800, 1, 3);
+    const ApartRun run = run_apart(*prefill, *decode, config_of(64), config_of(16), requests);
+    check_equal(run.items, expected);
+    CHECK(run.decode.num_swapped_in > 0);
+    CHECK(run.decode.prompt_tokens.num_computed <= 8 * static_cast<int64_t>(requests.size()));
+  }
+}
+
 TEST_CASE("where the second pools are small, what there is no room for is computed again, and nothing changes") {
-  for (const char* model : {"llama-gqa", "mistral-window"}) {
+  for (const char* model : {"llama-gqa", "mistral-window", "qwen3_next"}) {
     CAPTURE(model);
     const Requests requests = window_requests({33, 11, 42, 30, 47, 60, 59, 58, 12, 34}, 24);
     StepMetrics alone;
@@ -189,11 +269,13 @@ TEST_CASE("where the second pools are small, what there is no room for is comput
 }
 
 TEST_CASE("random workloads on the ledger, which finds every block that is not what its sequence computed") {
-  int64_t num_swapped_in = 0, num_preempted = 0;
-  for (uint64_t seed = 0; seed < 400; ++seed) {
+  int64_t num_swapped_in[2] = {0, 0}, num_preempted[2] = {0, 0};  // without states and with them
+  for (uint64_t seed = 0; seed < 700; ++seed) {
     CAPTURE(seed);
+    const bool has_states = seed >= 400;
     const std::vector<int32_t> windows = seed % 3 == 0 ? random_layer_windows(seed) : std::vector<int32_t>();
     Workload workload = random_workload(seed, 5000, windows);
+    if (has_states) give_states(&workload);
     workload.config.enable_prefix_caching = true;
     workload.config.max_num_drafts = 0;
     LoadOptions load = load_options(workload.config.num_blocks, seed % 2 == 0 ? 1 : 1e-5);
@@ -205,6 +287,7 @@ TEST_CASE("random workloads on the ledger, which finds every block that is not w
     ledger.seed = seed;
     ledger.eos_rate = workload.eos_rate;
     ledger.check_every_slot = true;
+    ledger.max_num_snapshots = workload.config.num_snapshots;
     const auto make = [&](int32_t num_blocks) {
       LoadOptions options = load;
       options.num_blocks_override = num_blocks;
@@ -214,14 +297,18 @@ TEST_CASE("random workloads on the ledger, which finds every block that is not w
     const auto one = make(workload.config.num_blocks), prefill = make(4000), decode = make(workload.config.num_blocks);
     const Items expected = run_engine(*one, workload.config, items_of(workload.requests), false, &alone);
     SchedulerConfig prompts = scheduler_config(static_cast<int32_t>(8 + seed % 100));
+    prompts.max_num_seqs = workload.config.max_num_seqs;
     prompts.max_model_len = workload.config.max_model_len;
     const ApartRun run = run_apart(*prefill, *decode, prompts, workload.config, workload.requests);
     check_equal(run.items, expected);
-    num_swapped_in += run.decode.num_swapped_in;
-    for (const auto& [ordinal, item] : run.items) num_preempted += item.completion.latency.num_preemptions > 0;
+    num_swapped_in[has_states] += run.decode.num_swapped_in;
+    for (const auto& [ordinal, item] : run.items)
+      num_preempted[has_states] += item.completion.latency.num_preemptions > 0;
   }
-  CHECK(num_swapped_in > 500);
-  CHECK(num_preempted > 10);
+  for (const bool has_states : {false, true}) {
+    CHECK(num_swapped_in[has_states] > 500);
+    CHECK(num_preempted[has_states] > 10);
+  }
 }
 
 TEST_CASE("times and cached tokens are those of both engines") {

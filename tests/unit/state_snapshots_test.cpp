@@ -32,8 +32,31 @@ TEST_CASE("a node keeps the snapshot that it has, and one that is gone makes roo
   CHECK(snapshots.slots() == std::vector<int32_t>{12});
 }
 
+TEST_CASE("one that a sequence wants does not give way; where all are wanted there is no room") {
+  StateSnapshots snapshots(2);
+  CHECK(snapshots.add(7, 1, 10) == -1);
+  snapshots.want(7);
+  CHECK(snapshots.has_room());
+  CHECK(snapshots.make_room() == -1);
+  CHECK(snapshots.add(8, 2, 11) == -1);
+  snapshots.use(8);
+  CHECK(snapshots.make_room() == 11);  // though it was used last
+  CHECK(snapshots.add(9, 3, 12) == -1);
+  snapshots.want(9);
+  CHECK_FALSE(snapshots.has_room());
+  CHECK(snapshots.add(8, 4, 13) == 13);
+  CHECK(snapshots.find(8, 4) == -1);
+  snapshots.want(7);
+  snapshots.unwant(7);
+  CHECK_FALSE(snapshots.has_room());
+  snapshots.unwant(7);
+  CHECK(snapshots.add(8, 4, 13) == 10);
+  CHECK(snapshots.find(9, 3) == 12);
+}
+
 TEST_CASE("where none may be kept, each gives way at once") {
   StateSnapshots snapshots(0);
+  CHECK_FALSE(snapshots.has_room());
   CHECK(snapshots.add(7, 1, 10) == 10);
   CHECK(snapshots.slots().empty());
 }

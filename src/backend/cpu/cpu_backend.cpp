@@ -93,11 +93,13 @@ class CpuBackend final : public Backend {
     return {};
   }
 
-  void read_blocks(std::span<const BlockId> blocks, std::span<uint8_t> bytes) override {
+  bool read_blocks(std::span<const BlockId> blocks, int32_t state, std::span<uint8_t> bytes) override {
     ops_->kv().read_blocks(blocks, bytes.data());
+    if (state >= 0) ops_->states()->read(state, &bytes[blocks.size() * static_cast<size_t>(info_.block_bytes)]);
+    return true;
   }
-  void write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes) override {
-    host_writes_.add(blocks, bytes);
+  void write_host_blocks(std::span<const BlockId> blocks, int32_t state, std::span<const uint8_t> bytes) override {
+    host_writes_.add(blocks, state, bytes);
   }
 
   AdapterStore* adapters() override { return ops_ ? ops_->adapters() : nullptr; }
@@ -155,9 +157,9 @@ class CpuBackend final : public Backend {
     if (ranks_ && ranks_->part.context_size > 1) ops_->share_rows(*ranks_->context, config);
     if (divides_kv()) ops_->divide_kv(*ranks_->context);
     if (config.has_states()) add_states(weight_bytes);
-    else add_host_pool(weight_bytes);
+    if (!config.has_states() || options.receives_prompts) add_host_pool(weight_bytes);
     if (is_int4) add_open_groups();
-    if (!ranks_ && !config.has_states()) info_.block_bytes = ops_->kv().block_bytes();
+    info_.block_bytes = ops_->kv().block_bytes();
     if (options.adapters) add_adapters();
     LLMB_RETURN_IF_ERROR(load_weights(files));
     info_.kind = DeviceKind::kCpu;
@@ -192,6 +194,7 @@ class CpuBackend final : public Backend {
     StateLayout layout = state_layout(own_, options_.max_num_seqs, max_state_drafts(options_), most / num_ranks);
     layout.keep_snapshots(least_of_ranks(layout.num_snapshots), options_.max_num_seqs);
     ops_->add_states(layout);
+    info_.state_bytes = ops_->states()->slot_bytes();
     info_.num_state_slots = layout.num_slots;
     info_.num_snapshots = layout.num_snapshots;
   }
@@ -329,7 +332,7 @@ class CpuBackend final : public Backend {
         outputs_->take(number);
         ops_->set_given(outputs_->given(number - 1));
       }
-      step.host_writes.run(ops_->host_kv());
+      step.host_writes.run(ops_->host_kv(), ops_->states());
       ops_->begin_step(plan);
       if (plan.is_mtp) transformer_->forward_mtp(plan.num_tokens(), plan.num_samples());
       else if (!plan.hidden_rows.empty()) transformer_->forward_heads(plan.num_tokens(), plan.num_samples());

@@ -56,6 +56,7 @@ class CpuOps final : public Ops {
   void add_host_pool(int32_t num_blocks);  // that plans swap blocks to. Throws std::bad_alloc
   KvPool& kv() { return kv_; }
   KvPool& host_kv() { return host_kv_; }  // of no blocks before add_host_pool()
+  CpuStates* states() { return states_ ? &*states_ : nullptr; }  // null: no layer has one
 
   // That plans may name. rank: CpuAdapterPacker
   void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes, std::optional<LoraShare> rank);

@@ -1,6 +1,7 @@
 #include "backend/cpu/cpu_states.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/draft_counts.h"
 
@@ -38,6 +39,17 @@ void CpuStates::begin_step(const StepPlan& plan, const std::vector<int32_t>& pos
     entry_borders_.push_back(first == 0 ? 0 : border);
     border = state_border(first + plan.num_rows(e), num_drafts_[static_cast<size_t>(e)]);
   }
+}
+
+// The border, then all layers.
+void CpuStates::read(int32_t slot, uint8_t* bytes) const {
+  std::memcpy(bytes, &borders_[static_cast<size_t>(slot)], sizeof(int32_t));
+  std::memcpy(bytes + sizeof(int32_t), state(slot, 0), static_cast<size_t>(layout_.slot_bytes()));
+}
+
+void CpuStates::write(int32_t slot, const uint8_t* bytes) {
+  std::memcpy(&borders_[static_cast<size_t>(slot)], bytes, sizeof(int32_t));
+  std::memcpy(state(slot, 0), bytes + sizeof(int32_t), static_cast<size_t>(layout_.slot_bytes()));
 }
 
 cpu::StateEntries CpuStates::entries_of(int32_t layer) {

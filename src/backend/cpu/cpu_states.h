@@ -23,6 +23,11 @@ class CpuStates {
   // rows.
   void begin_step(const StepPlan& plan, const std::vector<int32_t>& positions, ThreadPool& pool);
 
+  // A slot as bytes that another pool of this layout understands.
+  int64_t slot_bytes() const { return layout_.slot_bytes() + int64_t{sizeof(int32_t)}; }
+  void read(int32_t slot, uint8_t* bytes) const;   // [slot_bytes()]
+  void write(int32_t slot, const uint8_t* bytes);  // [slot_bytes()]  between steps
+
   // Ops::causal_conv, Ops::update_states. layer: of the model, one that has a state
   void causal_conv(int32_t layer, const float* x, const float* weight, const float* bias, float* out, ThreadPool& pool);
   void update_states(int32_t layer, const float* qkv, const float* gates, const cpu::StateWeights& weights, float* out,

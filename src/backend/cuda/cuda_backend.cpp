@@ -79,11 +79,11 @@ class CudaBackend final : public Backend {
 
   Status submit(const StepPlan& plan) override { return submit_to(flights_, plan); }
   Status wait(StepOutput* output) override { return wait_for(flights_, output); }
-  void read_blocks(std::span<const BlockId> blocks, std::span<uint8_t> bytes) override {
-    ops_->read_blocks(blocks, bytes.data());
+  bool read_blocks(std::span<const BlockId> blocks, int32_t state, std::span<uint8_t> bytes) override {
+    return ops_->read_blocks(blocks, state, bytes.data());
   }
-  void write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes) override {
-    ops_->write_host_blocks(blocks, bytes);
+  void write_host_blocks(std::span<const BlockId> blocks, int32_t state, std::span<const uint8_t> bytes) override {
+    ops_->write_host_blocks(blocks, state, bytes);
   }
 
  private:

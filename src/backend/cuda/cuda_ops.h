@@ -118,8 +118,8 @@ class CudaOps final : public Ops, public StepParts {
   // The tokens that the head of a layer behind the last one knows, which spread_logits() is then called with.
   void set_head_tokens(std::span<const TokenId> tokens);
   // Ordered as Backend says of functions with these names. REQUIRES: info.block_bytes > 0 behind add_host_pool()
-  void read_blocks(std::span<const BlockId> blocks, uint8_t* bytes);
-  void write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes);
+  bool read_blocks(std::span<const BlockId> blocks, int32_t state, uint8_t* bytes);
+  void write_host_blocks(std::span<const BlockId> blocks, int32_t state, std::span<const uint8_t> bytes);
   // Work before the forward pass: copies of blocks and states, penalties of unseen tokens, and places of rows and
   // tokens, where they go on from what the step before gave; and behind it, what this one gives. resolve_step and give_tokens can be
   // recorded with the forward pass.
@@ -326,7 +326,7 @@ class CudaOps final : public Ops, public StepParts {
   // planes_; then, for int8 and fp8, scales [num_planes, 2, num_blocks, num_kv_heads, block_size]; then, for a layer behind
   // the last one, hidden states [num_blocks, block_size, hidden_size]; then adapters' pages.
   cuda::DeviceMemory kv_pool_;
-  cuda::PinnedMemory host_pool_;
+  cuda::PinnedMemory host_pool_, host_state_;  // of one slot, that is being written
   int32_t num_host_blocks_ = 0;
   std::optional<cuda::Stream> block_reads_;  // once blocks were read
   std::optional<CudaAdapters> adapters_;

@@ -25,6 +25,7 @@ struct CudaOps::Region {
 struct CudaOps::HostWrite {
   CudaOps& ops;
   std::vector<BlockId> blocks;
+  int32_t state;
   std::vector<uint8_t> bytes;  // as read_blocks() gives them
 };
 
@@ -40,11 +41,12 @@ void CudaOps::for_each_region(const Body& body) const {
 
 void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
   int32_t num_blocks = std::min(num_host_blocks(info->kv, load), options_.limits.max_num_host_blocks);
-  if (states_) num_blocks = 0;
-  else if (all_ranks_ == nullptr)
-    for_each_region([&](const Region& r) { info->block_bytes += r.num_arrays * r.block_bytes; });
+  if (states_ && !load.receives_prompts) num_blocks = 0;
+  for_each_region([&](const Region& r) { info->block_bytes += r.num_arrays * r.block_bytes; });
+  if (states_) info->state_bytes = states_->slot_bytes();
   try {
     host_pool_ = cuda::PinnedMemory(info->kv.bytes_per_block() * num_blocks);
+    if (states_ && num_blocks > 0) host_state_ = cuda::PinnedMemory(states_->slot_bytes());
   } catch (const cuda::CudaError& e) {
     log_warning(std::string("no pinned memory for swapped blocks, so preempted requests are computed again (") +
                 e.what() + "); lower --swap-space");
@@ -87,7 +89,7 @@ void CudaOps::copy_blocks(const StepPlan& plan) {
 }
 
 // Beside what is queued, in a stream of their own: no plan in flight writes to them.
-void CudaOps::read_blocks(std::span<const BlockId> blocks, uint8_t* bytes) {
+bool CudaOps::read_blocks(std::span<const BlockId> blocks, int32_t state, uint8_t* bytes) {
   if (!block_reads_) block_reads_.emplace();
   for (const BlockId block : blocks)
     for_each_region([&](const Region& r) {
@@ -97,11 +99,14 @@ void CudaOps::read_blocks(std::span<const BlockId> blocks, uint8_t* bytes) {
                                     block_reads_->get()),
                     "cudaMemcpyAsync");
     });
+  if (state >= 0) states_->read_slot(state, bytes, block_reads_->get());
   block_reads_->synchronize();
+  return true;
 }
 
-void CudaOps::write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes) {
-  auto write = std::make_unique<HostWrite>(*this, std::vector(blocks.begin(), blocks.end()),
+// A state comes by way of memory that the next one takes once this one is copied from there.
+void CudaOps::write_host_blocks(std::span<const BlockId> blocks, int32_t state, std::span<const uint8_t> bytes) {
+  auto write = std::make_unique<HostWrite>(*this, std::vector(blocks.begin(), blocks.end()), state,
                                            std::vector(bytes.begin(), bytes.end()));
   const auto run = [](void* data) {
     const std::unique_ptr<HostWrite> owned(static_cast<HostWrite*>(data));
@@ -109,6 +114,7 @@ void CudaOps::write_host_blocks(std::span<const BlockId> blocks, std::span<const
   };
   check(cudaLaunchHostFunc(main_stream_, run, write.get()), "cudaLaunchHostFunc");
   static_cast<void>(write.release());  // run() frees it
+  if (state >= 0) states_->write_slot(state, host_state_.data<const uint8_t>());
 }
 
 void CudaOps::write_now(const HostWrite& write) {
@@ -119,6 +125,7 @@ void CudaOps::write_now(const HostWrite& write) {
       for (int64_t i = 0; i < r.num_arrays; ++i, to += num_host_blocks_ * r.block_bytes, bytes += r.block_bytes)
         std::memcpy(to, bytes, static_cast<size_t>(r.block_bytes));
     });
+  if (write.state >= 0) std::memcpy(host_state_.data(), bytes, static_cast<size_t>(host_state_.bytes()));
 }
 
 }  // namespace llmb

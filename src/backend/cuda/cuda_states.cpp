@@ -21,6 +21,18 @@ CudaStates::CudaStates(const ModelConfig& config, const StateLayout& layout, int
   }
 }
 
+void CudaStates::read_slot(int32_t slot, uint8_t* bytes, cudaStream_t stream) const {
+  cuda::check(cudaMemcpyAsync(bytes, pool_.data<float>() + slot * slot_floats_, static_cast<size_t>(slot_bytes()),
+                              cudaMemcpyDeviceToHost, stream),
+              "cudaMemcpyAsync");
+}
+
+void CudaStates::write_slot(int32_t slot, const uint8_t* bytes) {
+  cuda::check(cudaMemcpyAsync(pool_.data<float>() + slot * slot_floats_, bytes, static_cast<size_t>(slot_bytes()),
+                              cudaMemcpyHostToDevice, stream_),
+              "cudaMemcpyAsync");
+}
+
 void CudaStates::copy_slots(const StepPlan& plan) {
   for (const StateCopy& copy : plan.state_copies)
     cuda::check(cudaMemcpyAsync(pool_.data<float>() + copy.to * slot_floats_, pool_.data<float>() + copy.from * slot_floats_,

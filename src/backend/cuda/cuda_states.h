@@ -28,6 +28,10 @@ class CudaStates {
 
   // Copies the states that the plan asks for; before the step.
   void copy_slots(const StepPlan& plan);
+  // A slot as bytes that another pool of this layout understands. read: in any stream; write: in the step's
+  int64_t slot_bytes() const { return slot_floats_ * int64_t{sizeof(float)}; }
+  void read_slot(int32_t slot, uint8_t* bytes, cudaStream_t stream) const;
+  void write_slot(int32_t slot, const uint8_t* bytes);
   // Says where the step's sequences go on, once its positions are there. This and the ops can be recorded.
   void resolve(const StepArrays& step);
 

@@ -32,6 +32,12 @@ struct State {
   std::vector<uint64_t> prefix_hashes;  // of the sequence up to and with the last of these, then of each draft
 };
 
+// A state without drafts, as bytes.
+struct StateBytes {
+  int64_t num_tokens = 0;
+  uint64_t prefix_hash = 0;
+};
+
 int64_t choose_num_blocks(const KvLayout& kv, const LoadOptions& options) {
   if (options.num_blocks_override > 0) return options.num_blocks_override;
   if (options.kv_cache_bytes > 0) return options.kv_cache_bytes / std::max<int64_t>(kv.bytes_per_block(), 1);
@@ -48,8 +54,8 @@ class LedgerBackend final : public Backend {
   const BackendInfo& info() const override { return info_; }
   Status submit(const StepPlan& plan) override;
   Status wait(StepOutput* output) override;
-  void read_blocks(std::span<const BlockId> blocks, std::span<uint8_t> bytes) override;
-  void write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes) override;
+  bool read_blocks(std::span<const BlockId> blocks, int32_t state, std::span<uint8_t> bytes) override;
+  void write_host_blocks(std::span<const BlockId> blocks, int32_t state, std::span<const uint8_t> bytes) override;
 
  private:
   Status check_prefix(const StepPlan& plan, int32_t e, int32_t group, int32_t num_cached) const;
@@ -93,13 +99,19 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   kv.num_blocks = static_cast<int32_t>(num_blocks);
   model_ = make_ledger_model(config, options_);
   slots_.assign(num_blocks * options.block_size, Slot{});
-  info_.num_host_blocks = num_host_blocks(kv, options);
+  info_.num_host_blocks = config.has_states() && !options.receives_prompts ? 0 : num_host_blocks(kv, options);
   host_slots_.clear();
   info_.kind = DeviceKind::kLedger;
   info_.device = "ledger";
   info_.kv = kv;
   info_.max_plans_in_flight = options_.max_plans_in_flight;
   StateLayout states = state_layout(config, options.max_num_seqs, max_state_drafts(options));
+  if (config.has_states()) {
+    const int32_t count = std::min(states.num_snapshots, options_.max_num_snapshots);
+    states.keep_snapshots(count, options.max_num_seqs);
+    // No more than a GPU has.
+    if (options_.max_plans_in_flight <= kMaxPlansInFlight) states.num_slots = 2 * options.max_num_seqs + count;
+  }
   if (options.kv_cache_dtype == DType::kI4) {  // a slot is what the CPU keeps of open groups
     if (config.has_states() || options.block_size % kKvGroup != 0)
       return unsupported("kv-cache-dtype int4: blocks hold whole groups of " + std::to_string(kKvGroup) +
@@ -116,6 +128,7 @@ Status LedgerBackend::load(const ModelConfig& config, const LoadOptions& options
   info_.verifies_trees = info_.num_state_slots == 0;
   info_.copies_blocks = true;
   info_.block_bytes = static_cast<int64_t>(sizeof(Slot)) * options.block_size;
+  if (config.has_states()) info_.state_bytes = sizeof(StateBytes);
   return {};
 }
 
@@ -140,20 +153,29 @@ Status LedgerBackend::submit(const StepPlan& plan) {
   return {};
 }
 
-void LedgerBackend::read_blocks(std::span<const BlockId> blocks, std::span<uint8_t> bytes) {
+bool LedgerBackend::read_blocks(std::span<const BlockId> blocks, int32_t state, std::span<uint8_t> bytes) {
   const int64_t size = info_.kv.block_size;
   for (size_t i = 0; i < blocks.size(); ++i)
     std::memcpy(bytes.data() + i * info_.block_bytes, &slots_[blocks[i] * size], static_cast<size_t>(info_.block_bytes));
+  if (state < 0) return true;
+  const State& from = states_[static_cast<size_t>(state)];
+  const StateBytes packed = {from.num_tokens, from.prefix_hashes.at(0)};
+  std::memcpy(bytes.data() + blocks.size() * info_.block_bytes, &packed, sizeof packed);
+  return true;
 }
 
 // Plans have run when submit() returns.
-void LedgerBackend::write_host_blocks(std::span<const BlockId> blocks, std::span<const uint8_t> bytes) {
+void LedgerBackend::write_host_blocks(std::span<const BlockId> blocks, int32_t state, std::span<const uint8_t> bytes) {
   const int64_t size = info_.kv.block_size;
   for (size_t i = 0; i < blocks.size(); ++i) {
     reach_host_block(blocks[i]);
     std::memcpy(&host_slots_[blocks[i] * size], bytes.data() + i * info_.block_bytes,
                 static_cast<size_t>(info_.block_bytes));
   }
+  if (state < 0) return;
+  StateBytes packed;
+  std::memcpy(&packed, bytes.data() + blocks.size() * info_.block_bytes, sizeof packed);
+  states_[static_cast<size_t>(state)] = {static_cast<int32_t>(packed.num_tokens), {packed.prefix_hash}};
 }
 
 void LedgerBackend::reach_host_block(BlockId block) {

@@ -28,6 +28,7 @@ struct LedgerOptions {
   VirtualClock* clock = nullptr;   // not owned; advanced by step_ms in every wait()
   double step_ms = 0;
   int32_t max_plans_in_flight = kMaxPlansInFlight;
+  int32_t max_num_snapshots = INT32_MAX;  // of states, where fewer are kept than the layout has room for
 };
 
 // The model that such a backend computes after load(config), for ledger_reference().

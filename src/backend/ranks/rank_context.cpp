@@ -6,7 +6,7 @@ namespace llmb {
 
 namespace {
 
-enum : size_t { kPlans, kAll, kStages, kFirstTensor };
+enum : size_t { kPlans, kAll, kStages, kBlocks, kFirstTensor };
 
 // Every `step`th rank from the first one on.
 ChannelMembers every(int32_t step, int32_t first, int32_t count) {
@@ -19,7 +19,7 @@ ChannelMembers every(int32_t step, int32_t first, int32_t count) {
 
 std::vector<ChannelMembers> rank_channels(const RankPart& grid) {
   const ChannelMembers all = every(1, 0, grid.num_ranks());
-  std::vector<ChannelMembers> channels = {all, all, all};
+  std::vector<ChannelMembers> channels = {all, all, all, all};
   channels[kPlans].may_be_idle = true;
   for (int32_t first = 0; first < grid.num_ranks(); first += grid.tensor_size)
     channels.push_back(every(1, first, grid.tensor_size));
@@ -35,6 +35,7 @@ std::shared_ptr<RankContext> make_rank_context(std::shared_ptr<SharedRanks> rank
   context->plans = SharedRanks::join(ranks, kPlans, part.rank);
   context->all = SharedRanks::join(ranks, kAll, part.rank);
   context->stages = SharedRanks::join(ranks, kStages, part.rank);
+  context->blocks = SharedRanks::join(ranks, kBlocks, part.rank);
   const int32_t num_tensor = part.num_stages * part.context_size;
   const int32_t same_part = part.stage() * part.tensor_size + part.tensor_rank();
   context->tensor = SharedRanks::join(ranks, kFirstTensor + static_cast<size_t>(part.rank / part.tensor_size), part.rank);

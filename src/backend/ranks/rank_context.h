@@ -18,6 +18,7 @@ struct RankContext {
   std::unique_ptr<Collectives> plans;   // of all: rank 0 tells the others what to run
   std::unique_ptr<Collectives> all;     // of all: what they agree on while they load, then what steps gave
   std::unique_ptr<Collectives> stages;  // of all: from stage to stage
+  std::unique_ptr<Collectives> blocks;  // of all: what ranks read of blocks and states, between plans
   std::unique_ptr<Collectives> tensor;  // of those with parts of the same layers and rows: in the order of ops
   std::unique_ptr<Collectives> context;  // of those with other rows and the same part of the model: likewise
 };

@@ -3,37 +3,83 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "backend/ranks/packed_plan.h"
+#include "backend/ranks/rank_blocks.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/packed_bytes.h"
 #include "core/plans_in_flight.h"
 
 namespace llmb {
 
 namespace {
 
-// The size, then the bytes.
-void send_plan(Collectives& plans, const StepPlan& plan) {
-  std::string bytes = pack_plan(plan);
-  auto size = static_cast<int64_t>(bytes.size());
-  plans.broadcast(&size, sizeof size, 0);
-  plans.broadcast(bytes.data(), size, 0);
+// Rank 0 tells the others which of these to do.
+enum class Order : int32_t { kPlan, kReadBlocks, kWriteHostBlocks };
+
+struct OrderHeader {
+  Order order = Order::kPlan;
+  int64_t size = 0;  // of what follows
+};
+
+void send_order(Collectives& plans, Order order, std::string bytes) {
+  OrderHeader header = {order, static_cast<int64_t>(bytes.size())};
+  plans.broadcast(&header, sizeof header, 0);
+  plans.broadcast(bytes.data(), header.size, 0);
 }
 
-void receive_plan(Collectives& plans, std::string* bytes, StepPlan* plan) {
-  int64_t size = 0;
-  plans.broadcast(&size, sizeof size, 0);
-  bytes->resize(static_cast<size_t>(size));
-  plans.broadcast(bytes->data(), size, 0);
-  unpack_plan(*bytes, plan);
+Order receive_order(Collectives& plans, std::string* bytes) {
+  OrderHeader header;
+  plans.broadcast(&header, sizeof header, 0);
+  bytes->resize(static_cast<size_t>(header.size));
+  plans.broadcast(bytes->data(), header.size, 0);
+  return header.order;
 }
 
-Status try_receive_plan(Collectives& plans, std::string* bytes, StepPlan* plan) {
+// Which blocks and state slot are read or written, then the bytes of all ranks where they are written.
+std::string pack_places(std::span<const BlockId> blocks, int32_t state, std::span<const uint8_t> bytes) {
+  PackedBytes packed;
+  packed.add(std::vector<BlockId>(blocks.begin(), blocks.end()));
+  packed.add(state);
+  packed.add(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  return packed.bytes();
+}
+
+// With each rank's sizes of a block and a state.
+RankBlocks agree_on_blocks(RankContext& context, const BackendInfo& own) {
+  const RankBytes bytes = {own.block_bytes, own.state_bytes};
+  std::vector<RankBytes> all(static_cast<size_t>(context.part.num_ranks()));
+  context.blocks->all_gather(&bytes, sizeof bytes, all.data());
+  return RankBlocks(std::move(all));
+}
+
+// Another rank reads or writes its part.
+void move_part(Order order, std::string_view packed, RankContext& context, const RankBlocks& all, Backend& backend) {
+  std::vector<BlockId> blocks;
+  int32_t state = -1;
+  std::string bytes;
+  PackedReader reader(packed);
+  reader.read(blocks), reader.read(state), reader.read(bytes);
+  const auto rank = static_cast<size_t>(context.part.rank);
+  std::vector<uint8_t> part(static_cast<size_t>(all.part_bytes(rank, blocks.size(), state >= 0)));
+  if (order == Order::kWriteHostBlocks) {
+    all.take_part(rank, blocks.size(), state >= 0, reinterpret_cast<const uint8_t*>(bytes.data()), part.data());
+    return backend.write_host_blocks(blocks, state, part);
+  }
+  LLMB_CHECK(backend.read_blocks(blocks, state, part));
+  context.blocks->send(part.data(), static_cast<int64_t>(part.size()), 0);
+}
+
+Status status_of_call(const auto& body) {
   try {
-    receive_plan(plans, bytes, plan);
+    body();
     return {};
   } catch (const RankError& e) {
     return e.status();
@@ -62,7 +108,9 @@ class FirstRank final : public RankedBackend {
     }
     LLMB_RETURN_IF_ERROR(peers_->await_load());
     context_->ranks->set_patience_ms(patience_ms_);
+    LLMB_RETURN_IF_ERROR(status_of_call([&] { blocks_ = agree_on_blocks(*context_, local_->info()); }));
     info_ = local_->info();
+    info_.block_bytes = blocks_.all().block, info_.state_bytes = blocks_.all().state;
     info_.device = std::to_string(context_->part.num_ranks()) + " ranks of " + info_.device;
     return {};
   }
@@ -70,11 +118,7 @@ class FirstRank final : public RankedBackend {
   const BackendInfo& info() const override { return info_; }
 
   Status submit(const StepPlan& plan) override {
-    try {
-      send_plan(*context_->plans, plan);
-    } catch (const RankError& e) {
-      return e.status();
-    }
+    LLMB_RETURN_IF_ERROR(status_of_call([&] { send_order(*context_->plans, Order::kPlan, pack_plan(plan)); }));
     const Status status = local_->submit(plan);
     if (status.ok() && num_in_flight_++ == 0) begin_ms_ = clock_.now_ms();
     return status;
@@ -85,6 +129,31 @@ class FirstRank final : public RankedBackend {
     num_in_flight_ = status.ok() ? num_in_flight_ - 1 : 0;
     if (num_in_flight_ == 0) steps_ms_ += clock_.now_ms() - begin_ms_;
     return status;
+  }
+
+  // Rank 0 has what the plan gave that wrote them: by then all have written their parts.
+  bool read_blocks(std::span<const BlockId> blocks, int32_t state, std::span<uint8_t> bytes) override {
+    return status_of_call([&] {
+             send_order(*context_->plans, Order::kReadBlocks, pack_places(blocks, state, {}));
+             for (int rank = 0; rank < context_->part.num_ranks(); ++rank) {
+               const auto r = static_cast<size_t>(rank);
+               std::vector<uint8_t> part(static_cast<size_t>(blocks_.part_bytes(r, blocks.size(), state >= 0)));
+               if (rank == 0) LLMB_CHECK(local_->read_blocks(blocks, state, part));
+               else context_->blocks->receive(part.data(), static_cast<int64_t>(part.size()), rank);
+               blocks_.put_part(r, blocks.size(), state >= 0, part.data(), bytes.data());
+             }
+           })
+        .ok();
+  }
+
+  // Where another rank has failed the next plan says so.
+  void write_host_blocks(std::span<const BlockId> blocks, int32_t state, std::span<const uint8_t> bytes) override {
+    std::vector<uint8_t> part(static_cast<size_t>(blocks_.part_bytes(0, blocks.size(), state >= 0)));
+    blocks_.take_part(0, blocks.size(), state >= 0, bytes.data(), part.data());
+    local_->write_host_blocks(blocks, state, part);
+    static_cast<void>(status_of_call([&] {
+      send_order(*context_->plans, Order::kWriteHostBlocks, pack_places(blocks, state, bytes));
+    }));
   }
 
   RankTimes times() const override {
@@ -120,6 +189,7 @@ class FirstRank final : public RankedBackend {
   const std::unique_ptr<Backend> local_;
   const std::unique_ptr<RankPeers> peers_;  // ended before local_, which may wait for them
   BackendInfo info_;
+  RankBlocks blocks_;
   const SteadyClock clock_;
   int num_in_flight_ = 0;
   double begin_ms_ = 0, steps_ms_ = 0;  // since when a plan is in flight, and how long some were before
@@ -160,6 +230,9 @@ Status serve_rank(Backend& backend, RankContext& context, const ModelConfig& con
   if (const Status status = backend.load(config, options); !status.ok()) return tell(status);
   context.ranks->set_patience_ms(patience_ms);
   on_loaded();
+  RankBlocks blocks;
+  if (const Status status = status_of_call([&] { blocks = agree_on_blocks(context, backend.info()); }); !status.ok())
+    return tell(status);
   std::array<StepPlan, kMaxAlternatingPlans> plans;
   StepOutput output;
   std::string bytes;
@@ -171,7 +244,11 @@ Status serve_rank(Backend& backend, RankContext& context, const ModelConfig& con
       num_waited = status.ok() ? num_waited + 1 : step;  // after an error nothing is in flight
     }
     StepPlan& plan = plans[static_cast<size_t>(step % kMaxAlternatingPlans)];
-    if (status.ok()) status = try_receive_plan(*context.plans, &bytes, &plan);
+    if (status.ok()) status = status_of_call([&] {
+      for (Order order; (order = receive_order(*context.plans, &bytes)) != Order::kPlan;)
+        move_part(order, bytes, context, blocks, backend);
+      unpack_plan(bytes, &plan);
+    });
     if (status.ok()) status = backend.submit(plan);
     if (status.ok()) continue;
     static_cast<void>(tell(status));  // so that steps in flight end, which use the plans
