@@ -1,0 +1,223 @@
+// Each rank reads its part of a checkpoint and what all ranks have, and no more: pages of the file are counted as they
+// are touched. Rows are so long that parts of them are whole pages.
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/cpu/cpu_ops.h"
+#include "core/rank_part.h"
+#include "model/config_loader.h"
+#include "model/model_weights.h"
+#include "model/weight_files.h"
+#include "tests/support/process.h"
+#include "tests/support/raw_safetensors.h"
+
+namespace llmb::test {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+// Takes the mappings of a file away, and gives each page back when somebody reads it. One at a time.
+class TouchedPages {
+ public:
+  explicit TouchedPages(const std::string& path) {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      if (!line.ends_with(path)) continue;
+      uintptr_t begin = 0, end = 0;
+      char dash = 0;
+      std::istringstream(line) >> std::hex >> begin >> dash >> end;
+      CHECK(begin_ == 0);
+      begin_ = begin, end_ = end;
+    }
+    REQUIRE(begin_ > 0);
+    is_touched_ = std::make_unique<std::atomic<bool>[]>((end_ - begin_) / kPage);
+    current_ = this;
+    struct sigaction action {};
+    action.sa_sigaction = on_touch;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    ::sigaction(SIGSEGV, &action, &before_);
+    REQUIRE(::mprotect(reinterpret_cast<void*>(begin_), end_ - begin_, PROT_NONE) == 0);
+  }
+  ~TouchedPages() {
+    ::sigaction(SIGSEGV, &before_, nullptr);
+    current_ = nullptr;
+  }
+  int64_t bytes() const {
+    int64_t count = 0;
+    for (size_t i = 0; i < (end_ - begin_) / kPage; ++i) count += is_touched_[i];
+    return count * static_cast<int64_t>(kPage);
+  }
+
+ private:
+  static void on_touch(int, siginfo_t* info, void*) {
+    const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
+    TouchedPages* const self = current_;
+    if (self == nullptr || at < self->begin_ || at >= self->end_) {
+      ::signal(SIGSEGV, SIG_DFL);  // a fault of somebody else's, which comes again
+      return;
+    }
+    const uintptr_t page = at / kPage * kPage;
+    self->is_touched_[(page - self->begin_) / kPage] = true;
+    ::mprotect(reinterpret_cast<void*>(page), kPage, PROT_READ);
+  }
+
+  inline static std::atomic<TouchedPages*> current_{nullptr};
+  uintptr_t begin_ = 0, end_ = 0;
+  std::unique_ptr<std::atomic<bool>[]> is_touched_;
+  struct sigaction before_ {};
+};
+
+class Checkpoint {
+ public:
+  explicit Checkpoint(std::string dir) : dir_(std::move(dir)) {}
+  void add(const std::string& name, std::vector<int64_t> shape) {
+    int64_t size = 1;
+    for (const int64_t dimension : shape) size *= dimension;
+    tensors_.push_back({name, "BF16", std::move(shape), std::string(static_cast<size_t>(2 * size), '\0')});
+  }
+  // Matrices begin with pages: the header is filled up, and vectors come last.
+  void write(const std::string& config) {
+    std::stable_partition(tensors_.begin(), tensors_.end(), [](const RawTensor& t) { return t.bytes.size() >= kPage; });
+    std::string file = raw_safetensors(tensors_);
+    uint64_t size = 0;
+    std::memcpy(&size, file.data(), sizeof size);
+    const uint64_t end = sizeof size + size, padded = (end + kPage - 1) / kPage * kPage;
+    file.insert(end, padded - end, ' ');
+    size += padded - end;
+    std::memcpy(file.data(), &size, sizeof size);
+    write_file(dir_ + "/config.json", config);
+    write_file(dir_ + "/model.safetensors", file);
+  }
+
+ private:
+  const std::string dir_;
+  std::vector<RawTensor> tensors_;
+};
+
+constexpr int64_t kHidden = 64, kWide = 16384, kVocab = 8192, kLayers = 2;
+
+void add_around_layers(Checkpoint* checkpoint) {
+  checkpoint->add("model.embed_tokens.weight", {kVocab, kHidden});
+  checkpoint->add("lm_head.weight", {kVocab, kHidden});
+  checkpoint->add("model.norm.weight", {kHidden});
+}
+
+std::string add_attention(Checkpoint* checkpoint, int64_t layer) {
+  const std::string name = "model.layers." + std::to_string(layer) + ".";
+  for (const char* norm : {"input_layernorm", "post_attention_layernorm"})
+    checkpoint->add(name + norm + ".weight", {kHidden});
+  checkpoint->add(name + "self_attn.q_proj.weight", {kWide, kHidden});
+  checkpoint->add(name + "self_attn.k_proj.weight", {kWide / 8, kHidden});
+  checkpoint->add(name + "self_attn.v_proj.weight", {kWide / 8, kHidden});
+  checkpoint->add(name + "self_attn.o_proj.weight", {kHidden, kWide});
+  return name;
+}
+
+const std::string kCommonConfig = R"("torch_dtype":"bfloat16","hidden_size":64,"head_dim":256,"num_attention_heads":64,
+"num_key_value_heads":8,"vocab_size":8192,"num_hidden_layers":2,"max_position_embeddings":128,"rms_norm_eps":1e-6,
+"rope_theta":10000,"hidden_act":"silu","tie_word_embeddings":false)";
+
+void write_dense(const std::string& dir) {
+  Checkpoint checkpoint(dir);
+  add_around_layers(&checkpoint);
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    const std::string name = add_attention(&checkpoint, layer);
+    checkpoint.add(name + "mlp.gate_proj.weight", {kWide, kHidden});
+    checkpoint.add(name + "mlp.up_proj.weight", {kWide, kHidden});
+    checkpoint.add(name + "mlp.down_proj.weight", {kHidden, kWide});
+  }
+  checkpoint.write(R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","intermediate_size":16384,)" +
+                   kCommonConfig + "}");
+}
+
+void write_experts(const std::string& dir) {
+  constexpr int64_t kExperts = 8, kIntermediate = 2048;
+  Checkpoint checkpoint(dir);
+  add_around_layers(&checkpoint);
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    const std::string name = add_attention(&checkpoint, layer) + "block_sparse_moe.";
+    checkpoint.add(name + "gate.weight", {kExperts, kHidden});
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const std::string expert = name + "experts." + std::to_string(e) + ".";
+      checkpoint.add(expert + "w1.weight", {kIntermediate, kHidden});
+      checkpoint.add(expert + "w3.weight", {kIntermediate, kHidden});
+      checkpoint.add(expert + "w2.weight", {kHidden, kIntermediate});
+    }
+  }
+  checkpoint.write(
+      R"({"architectures":["MixtralForCausalLM"],"model_type":"mixtral","intermediate_size":2048,)"
+      R"("num_local_experts":8,"num_experts_per_tok":2,)" + kCommonConfig + "}");
+}
+
+// Bytes of the file that are read to make the weights of one rank, and these as they are stored, with what all have.
+struct Reads {
+  int64_t touched = 0, stored = 0, file = 0;
+};
+
+int64_t stored_bytes(const ModelConfig& c, const ModelShare& share) {
+  const int64_t attention = 2 * (share.q_heads.count() + share.kv_heads.count()) * c.head_dim;
+  const ExpertsConfig& experts = c.experts;
+  const int64_t mlp = experts.num_experts > 0
+                          ? experts.num_experts + share.experts.count() * 3 * experts.intermediate_size
+                          : 3 * share.mlp.count();
+  const int64_t layer = (2 + attention + mlp) * kHidden;
+  const int64_t around = (share.embeds + share.draws) * share.vocab.count() * kHidden + share.draws * kHidden;
+  return 2 * (share.layers.count() * layer + around);
+}
+
+Reads load_rank(const std::string& dir, const RankPart& part) {
+  const ModelConfig config = load_model_config(dir).value();
+  const ModelShare share = share_of(config, part);
+  const ModelConfig own = config_of(config, share);
+  const WeightFiles files = WeightFiles::open(dir, config).value();
+  ThreadPool pool(2);
+  KvLayout kv = make_kv_layout(own, 16, DType::kF32, group_layers(own, 0));
+  kv.num_blocks = 1;
+  CpuOps ops(own, kv, 0, 128, Quantization::kNone, DType::kF32, pool);
+  const std::string path = std::filesystem::canonical(dir + "/model.safetensors");
+  const TouchedPages pages(path);
+  const auto source = files.make_source(pool);
+  const auto weights = load_model_weights(config, *source, ops, part.num_ranks() > 1 ? &share : nullptr);
+  REQUIRE_MESSAGE(weights.ok(), weights.status().message());
+  return {pages.bytes(), stored_bytes(config, share), static_cast<int64_t>(std::filesystem::file_size(path))};
+}
+
+}  // namespace
+
+TEST_CASE("tensor parallel and pipeline ranks read their part of a checkpoint, and what all have") {
+  for (const auto& write : {write_dense, write_experts}) {
+    const TemporaryDirectory dir;
+    write(dir.path());
+    const Reads all = load_rank(dir.path(), {});
+    CHECK(all.touched >= 0.99 * static_cast<double>(all.file));
+    for (const auto& [tensor_size, num_stages] : {std::pair(2, 1), {4, 1}, {1, 2}, {2, 2}}) {
+      int64_t sum = 0;
+      for (RankPart part = {0, tensor_size, num_stages}; part.rank < part.num_ranks(); ++part.rank) {
+        CAPTURE(tensor_size);
+        CAPTURE(num_stages);
+        CAPTURE(part.rank);
+        const Reads rank = load_rank(dir.path(), part);
+        CHECK(rank.touched >= rank.stored);
+        CHECK(static_cast<double>(rank.touched) <= 1.02 * static_cast<double>(rank.stored));
+        CHECK(static_cast<double>(rank.touched) <= 1.1 * static_cast<double>(all.touched) / part.num_ranks());
+        sum += rank.touched;
+      }
+      CHECK(static_cast<double>(sum) <= 1.05 * static_cast<double>(all.touched));
+    }
+  }
+}
+
+}  // namespace llmb::test
