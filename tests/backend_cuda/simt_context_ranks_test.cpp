@@ -124,6 +124,41 @@ TEST_CASE("golden models of every kind over two and four GPUs: the bytes of one,
   CHECK(num_divided >= 12);
 }
 
+TEST_CASE("groups that come in another order than the rows that they sample, some of them the same") {
+  const std::string dir = fixture("llama-gqa");
+  const ModelConfig config = config_of_dir(dir);
+  const LoadOptions options = options_for(dir, config, DType::kBF16);
+  std::vector<TokenId> prompt;
+  for (int32_t i = 0; i < 30; ++i) prompt.push_back(3 + 7 * i % 60);
+  SampleRow greedy;
+  greedy.num_logprobs = 3;
+  PlanBuilder builder(8);
+  for (const int32_t length : {3, 12, 7, 5})
+    builder.add({prompt.begin() + length, prompt.begin() + 2 * length}, 0, length, {length, length + 20}, greedy);
+  StepPlan plan = builder.plan();
+  std::swap(plan.sample_rows[0], plan.sample_rows[2]);
+  std::swap(plan.groups[0].entry, plan.groups[2].entry);
+  std::swap(plan.groups[0].seq, plan.groups[2].seq);
+  plan.sample_rows[0].group = 0, plan.sample_rows[2].group = 2;
+  plan.groups.push_back({plan.groups[1].seq, plan.groups[1].entry, 4, 5});
+  plan.sample_rows.push_back(plan.sample_rows[1]);
+  plan.sample_rows[4].group = 4;
+  const auto output_of = [&](Backend& backend) {
+    StepOutput output;
+    check_ok(backend.submit(plan));
+    check_ok(backend.wait(&output));
+    return output;
+  };
+  const StepOutput expected = output_of(*loaded(make_cuda_backend(0), config, options));
+  CHECK(expected.tokens.size() == 5);
+  for (const int32_t size : {2, 4}) {
+    const StepOutput output = output_of(*load_forked_ranks(grid(size), config, options));
+    CHECK(output.tokens == expected.tokens);
+    CHECK(output.logprobs == expected.logprobs);
+    CHECK(output.top_logprobs == expected.top_logprobs);
+  }
+}
+
 TEST_CASE("beside parts of layers and stages: the bytes of as many without it, whatever the timing of any call") {
   const std::string dir = fixture("llama-gqa");
   const ModelConfig config = config_of_dir(dir);
