@@ -23,6 +23,7 @@
 #include "backend/cpu/memory_limit.h"
 #include "backend/cpu/open_groups.h"
 #include "backend/cpu/stage_link.h"
+#include "backend/cpu/waiting_caller.h"
 #include "backend/cpu/weight_memory.h"
 #include "backend/ranks/step_outputs.h"
 #include "base/clock.h"
@@ -44,7 +45,7 @@ namespace {
 constexpr int64_t kMaxLogitBytes = int64_t{64} << 20;
 
 // A driver thread runs the step, so that the thread that submitted it is free until wait(), unless that has nothing
-// else to do (runs_in_wait).
+// else to do (runs_in_wait), or had nothing (WaitingCaller).
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(std::shared_ptr<RankContext> ranks) : ranks_(std::move(ranks)) {}
@@ -71,7 +72,9 @@ class CpuBackend final : public Backend {
       LLMB_CHECK_MSG(num_submitted_ - num_fetched_ < info_.max_plans_in_flight, "too many plans in flight");
       steps_[num_submitted_ % kMaxAlternatingPlans].plan = &plan;
       steps_[num_submitted_ % kMaxAlternatingPlans].host_writes = host_writes_.take();
+      if (!ranks_) caller_.submit(num_submitted_ == num_fetched_);
       ++num_submitted_;
+      if (caller_.has_step()) return {};
     }
     if (is_early_stage()) outputs_->expect(num_submitted_);
     changed_.notify_all();
@@ -82,7 +85,7 @@ class CpuBackend final : public Backend {
     if (is_early_stage()) return take_output(output);
     std::unique_lock lock(mutex_);
     LLMB_CHECK_MSG(num_fetched_ < num_submitted_, "nothing in flight");
-    if (options_.cpu.runs_in_wait) run_next(lock);
+    if (caller_.wait(num_submitted_ - num_fetched_ == 1) || options_.cpu.runs_in_wait) run_next(lock);
     changed_.wait(lock, [&] { return num_done_ > num_fetched_ || !failure_.ok(); });
     if (num_done_ == num_fetched_) {  // what follows the failed step was never run
       num_done_ = num_fetched_ = num_submitted_;
@@ -313,7 +316,7 @@ class CpuBackend final : public Backend {
   void drive() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [&] { return stop_ || (failure_.ok() && num_done_ < num_submitted_); });
+      changed_.wait(lock, [&] { return stop_ || (failure_.ok() && num_done_ < num_submitted_ && !caller_.has_step()); });
       if (stop_) return;
       run_next(lock);
     }
@@ -380,6 +383,7 @@ class CpuBackend final : public Backend {
   };
   std::array<Step, kMaxAlternatingPlans> steps_;  // step i in entry i % size; this and what follows is guarded by mutex_
   int64_t num_submitted_ = 0, num_done_ = 0, num_fetched_ = 0;
+  WaitingCaller caller_;
   Status failure_;  // of step num_done_
   bool stop_ = false;
   std::thread driver_;
