@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <tuple>
 
 namespace llmb {
@@ -35,7 +36,7 @@ StepCost::StepCost(const Curve& curve) {
     bin.newest.fill({static_cast<float>(point.ms), static_cast<float>(point.num_rows),
                      static_cast<float>(point.num_context_tokens), static_cast<float>(point.num_pairs)});
     bin.count = 2;
-    bin.ms = bin.mean_ms = usual_[bin_of(point.num_rows)] = point.ms;
+    bin.ms = bin.mean_ms = point.ms;
     bin.context = point.num_context_tokens;
     bin.rows = point.num_rows;
     bin.pairs = point.num_pairs;
@@ -54,6 +55,7 @@ StepCost::StepCost(const Curve& curve) {
     predicted_ms_ += std::max(0.0, 256 * point.ms / static_cast<double>(curve.points.size()));
   taken_ms_ = predicted_ms_ * curve.wall_share;
   fit();
+  find_usual();
 }
 
 StepCost::Curve StepCost::curve() const {
@@ -88,7 +90,8 @@ void StepCost::observe(int32_t num_rows, double num_context_tokens, double ms, d
   is_fitted_ = false;
   bin.newest[bin.count++ % bin.newest.size()] = {static_cast<float>(ms), static_cast<float>(num_rows),
                                                  static_cast<float>(num_context_tokens), static_cast<float>(num_pairs)};
-  bin.ms = usual_[bin_of(num_rows)] = lower_quartile(bin, {}, 0);
+  bin.ms = lower_quartile(bin, {}, 0);
+  find_usual();
   // Contexts grow slowly: a mean of all would lag behind the newest times.
   const double weight = std::max(1.0 / bin.count, 1.0 / static_cast<double>(bin.newest.size()));
   const double usual_ms = bin.count == 1 ? ms : std::min(ms, 2 * bin.ms);  // what else the machine does
@@ -170,13 +173,35 @@ double StepCost::lower_quartile(const Bin& bin, const Slopes& slopes, double mid
   return *quartile;
 }
 
+// Steps of more rows take no less. Where they took less than half, those of fewer rows were delayed by something else if
+// they are few: else what was an accident would be believed of all numbers of rows above, and these not be tried again.
+void StepCost::make_rising(Values* values) const {
+  constexpr int32_t kEnough = 16;  // observations
+  double least = std::numeric_limits<double>::infinity();
+  for (int32_t i = kNumPoints - 1; i >= 0; --i) {
+    if (!is_known(i)) continue;
+    double& value = (*values)[i];
+    if (bins_[i].count < kEnough && value > 2 * least) value = least;
+    least = std::min(least, value);
+  }
+  double most = 0;
+  for (int32_t i = 0; i < kNumPoints; ++i)
+    if (is_known(i)) most = (*values)[i] = std::max(most, (*values)[i]);
+}
+
+void StepCost::find_usual() {
+  for (int32_t i = 0; i < kNumPoints; ++i) usual_[i] = bins_[i].ms;
+  make_rising(&usual_);
+}
+
 void StepCost::fit() const {
   if (is_fitted_) return;
   fitted_ = slopes();
   for (int32_t i = 0; i < kNumPoints; ++i) {
     if (!is_known(i)) continue;
-    bare_[i] = lower_quartile(bins_[i], fitted_, rows_of(i));
+    bare_[i] = rising_[i] = lower_quartile(bins_[i], fitted_, rows_of(i));
   }
+  make_rising(&rising_);
   is_fitted_ = true;
 }
 
@@ -188,7 +213,7 @@ double StepCost::ms(int32_t num_rows, double num_context_tokens, double num_pair
 }
 
 double StepCost::fitted_ms(int32_t num_rows, double num_context_tokens, double num_pairs) const {
-  const double bare = interpolate(num_rows, bare_);
+  const double bare = interpolate(num_rows, rising_);
   return std::max(0.25 * interpolate(num_rows, usual_),
                   bare + fitted_.context * num_context_tokens + fitted_.pairs * num_pairs);
 }
@@ -223,13 +248,10 @@ double StepCost::interpolate(int32_t num_rows, const Values& values) const {
   const double rows = num_rows;
   if (below < 0 && above == kNumPoints) return 0;
   if (below < 0) return before(above, rows, values);
-  double low = 0;
-  for (int32_t i = 0; i <= below; ++i)
-    if (is_known(i)) low = std::max(low, values[i]);
+  const double low = values[below];
   if (rows <= rows_of(below)) return low;
   if (above == kNumPoints) return beyond(below, low, rows, values);
-  const double high = std::max(low, values[above]);
-  return low + (high - low) * (rows - rows_of(below)) / (rows_of(above) - rows_of(below));
+  return low + (values[above] - low) * (rows - rows_of(below)) / (rows_of(above) - rows_of(below));
 }
 
 }  // namespace llmb

@@ -72,6 +72,8 @@ class StepCost {
   double beyond(int32_t last, double last_ms, double rows, const Values& values) const;
   double before(int32_t first, double rows, const Values& values) const;
   double lower_quartile(const Bin& bin, const Slopes& slopes, double middle) const;
+  void make_rising(Values* values) const;
+  void find_usual();
   Slopes slopes() const;
   Plane fit_plane(const std::array<bool, kNumFactors>& is_used) const;
   void fit() const;
@@ -83,12 +85,12 @@ class StepCost {
   std::array<std::array<double, kNumFactors>, kNumFactors> products_ = {};
   std::array<double, kNumFactors> with_times_ = {};
   double times_ = 0, num_deviations_ = 0;
-  Values usual_ = {};  // [bins] ms
+  Values usual_ = {};  // [bins] ms, never falling
   double taken_ms_ = 0, predicted_ms_ = 0;                // of steps whose time was predicted
   // Made of what was observed, when it is asked for.
   mutable bool is_fitted_ = false;
   mutable Slopes fitted_;
-  mutable Values bare_ = {};  // of steps, without what contexts and pairs take
+  mutable Values bare_ = {}, rising_ = {};  // of steps, without what contexts and pairs take; and never falling
 };
 
 }  // namespace llmb
