@@ -131,7 +131,8 @@ Status check_mtp(const ModelConfig& config, const LoadOptions& load, const JobMo
   if (load.pooling) return unsupported(name + "vectors and scores of texts need no drafts");
   if (load.load_format == LoadFormat::kDummy) return {};
   const auto files = WeightFiles::open(load.model_dir, config);
-  if (files.ok() && files->is_gguf()) return unsupported(name + "not of GGUF files; use lookup");
+  if (files.ok() && files->is_gguf() && !config.has_states())
+    return unsupported(name + "of GGUF files only Qwen 3.5's and Qwen3-Next's have a layer that is read; use lookup");
   return files.status().with_context(name + "the layer that predicts further tokens");
 }
 

@@ -33,7 +33,8 @@ const std::vector<DraftingModel>& drafting_models() {
   };
   static const std::vector<DraftingModel> all = {
       {kModels + "qwen3_5-text", "mtp"}, {kModels + "deepseek_v3", "mtp"}, {kModels + "qwen3_next", "mtp"},
-      {kModels + "glm4_moe", "mtp"},     with_eagle("llama-gqa"),          with_eagle("qwen3-3")};
+      {kModels + "glm4_moe", "mtp"},     with_eagle("llama-gqa"),          with_eagle("qwen3-3"),
+      {source_dir() + "/data/fixtures/gguf/of_models/qwen35-mtp.gguf", "mtp"}};
   return all;
 }
 
