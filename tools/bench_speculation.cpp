@@ -3,7 +3,7 @@
 // machine's own step curve, learned in these runs, predicts; in [] an interval for the median, in () the least and most. The
 // answers must be equal. Figures: data/measurements.
 //   bench_speculation [--case stories|shape|copies|auto]… [--pairs N] [--batches 1,4,8] [--model-dir DIR] [--draft DIR]
-//                     [--heads DIR] [--eagle DIR] [--shape DIR] [--tokens K] [--prompts FILE,…] [--device cuda]
+//                     [--heads DIR] [--eagle DIR] [--shape DIR] [--kind NAME] [--tokens K] [--prompts FILE,…] [--device cuda]
 //   stories  64 of the bundled model, greedy, by each kind of drafter as it chooses; 8 with drafts in any case
 //   shape    random weights of a published shape, int8; drafts of a script, which take no time, are right with 0.8
 //   copies   the same with 0.95, as where answers copy from prompts
@@ -14,7 +14,6 @@
 // long the GPU waits between two steps; "by way of the host": the host reads each draft and passes it on.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -25,10 +24,8 @@
 #include <vector>
 
 #include "backend/draft_feed.h"
-#include "backend/make_backend.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "engine/engine.h"
 #include "model/config_loader.h"
 #include "model/eagle_layer.h"
 #include "speculation/layers_drafter.h"
@@ -36,114 +33,26 @@
 #include "speculation/lookup_drafter.h"
 #include "speculation/medusa_drafter.h"
 #include "speculation/model_drafter.h"
-#include "speculation/speculator.h"
 #include "tokenizer/tokenizer.h"
+#include "tools/measured_drafter.h"
 #include "tools/medians.h"
 #include "tools/scripted_drafters.h"
+#include "tools/speculation_runs.h"
 
 namespace llmb {
 namespace {
 
-constexpr int32_t kMaxStepTokens = 64, kPromptTokens = 16, kAnswerTokens = 224;  // of random weights
+constexpr int32_t kPromptTokens = 16, kAnswerTokens = 224;  // of random weights
 
 struct Options {
   std::vector<std::string> cases = {"stories", "shape", "copies", "auto"};
   std::vector<std::string> prompts = {"data/eval/heldout.jsonl", "data/eval/heldout_extract.jsonl"};
   std::vector<int32_t> batches;
+  std::string kind;
   int32_t pairs = 5, tokens = 16;
   std::string model_dir = "data/model", draft_dir = "data/draft-model", heads_dir, eagle_dir,
               shape = "data/shapes/llama-3.2-1b", device = "cpu";
 };
-
-void require(const Status& status) { LLMB_CHECK_MSG(status.ok(), status.message()); }
-
-class Source final : public RequestSource {
- public:
-  explicit Source(const std::vector<std::shared_ptr<Request>>& requests) : requests_(requests) {}
-  std::optional<WorkItem> next(double) override {
-    if (at_end()) return std::nullopt;
-    const auto ordinal = static_cast<int64_t>(next_);
-    return WorkItem{ordinal, requests_[next_++], 0, false};
-  }
-  bool at_end() const override { return next_ == requests_.size(); }
-  void stop() override { next_ = requests_.size(); }
-
- private:
-  const std::vector<std::shared_ptr<Request>>& requests_;
-  size_t next_ = 0;
-};
-
-class Sink final : public CompletionSink {
- public:
-  void put(FinishedItem item) override { answers[item.ordinal] = std::move(item.completion.choices.at(0).token_ids); }
-  bool is_closed() const override { return false; }
-  Answers answers;
-};
-
-std::unique_ptr<Backend> backend_on(const std::string& device) {
-  auto backend = make_backend(device);
-  require(backend.status());
-  return std::move(*backend);
-}
-
-struct Target {
-  explicit Target(const Options& options) : backend(backend_on(options.device)) {}
-
-  std::unique_ptr<Backend> backend;
-  ModelConfig config;
-  LoadOptions load;
-  std::vector<std::shared_ptr<Request>> requests;
-  StepCost curve;  // of all runs
-  int32_t max_tokens = 16;  // drafted for a sequence in a step
-};
-
-struct Run {
-  double ms = 0, gap_ms = 0;  // gap: between steps
-  int64_t num_steps = 0;
-  Answers answers;
-  SpeculationMetrics speculation;
-};
-
-using MakeDrafters = std::function<std::vector<std::unique_ptr<Drafter>>(const Clock&)>;
-
-Run run(Target* target, int32_t batch, const MakeDrafters& make, bool drafts_always) {
-  SteadyClock clock;
-  EngineOptions options;
-  options.scheduler.max_num_seqs = batch;
-  options.scheduler.max_num_batched_tokens = target->load.max_num_batched_tokens;
-  options.scheduler.max_model_len = target->load.max_model_len;
-  options.scheduler.block_size = target->backend->info().kv.block_size;
-  options.scheduler.num_blocks = target->backend->info().kv.num_blocks - 2 * 64;  // the rest: of layers that draft
-  options.scheduler.enable_prefix_caching = false;
-  options.model = target->config;
-  StepCost cost = target->curve;
-  options.step_cost = &cost;
-  std::unique_ptr<Speculator> speculator;
-  if (make) {
-    SpeculatorOptions speculation;
-    speculation.max_tokens = target->max_tokens;
-    speculation.max_step_tokens = kMaxStepTokens;
-    speculation.drafts_always = drafts_always;
-    speculator = std::make_unique<Speculator>(speculation, make(clock), cost, clock);
-    options.proposer = speculator.get();
-    options.scheduler.max_num_drafts = kMaxStepTokens;
-    options.scheduler.allows_trees = true;
-  }
-  Source source(target->requests);
-  Sink sink;
-  const std::atomic<int> interrupted{0};
-  Engine engine(options, *target->backend, nullptr, clock, source, sink, interrupted, [](const EngineProgress&) {});
-  const double begin_ms = clock.now_ms();
-  require(engine.run());
-  Run done;
-  done.ms = clock.now_ms() - begin_ms;
-  done.num_steps = engine.metrics().num_steps;
-  done.gap_ms = engine.metrics().times.gap_ms;
-  done.answers = std::move(sink.answers);
-  if (speculator) done.speculation = speculator->metrics();
-  target->curve = cost;
-  return done;
-}
 
 // The best ratio that drafts of a script reach by the curve, prompts included, with as many for a sequence as pay most.
 double predicted_by_curve(const Target& target, int32_t batch, const ScriptedDrafter& script) {
@@ -161,7 +70,7 @@ double predicted_by_curve(const Target& target, int32_t batch, const ScriptedDra
 }
 
 void compare(const std::string& name, Target* target, int32_t batch, const MakeDrafters& make, bool drafts_always,
-             int32_t pairs, const ScriptedDrafter* script = nullptr) {
+             int32_t pairs, const std::function<double()>& predicted = nullptr) {
   std::vector<double> ratios;
   Run with;
   for (int32_t pair = 0; pair < pairs; ++pair) {
@@ -183,10 +92,28 @@ void compare(const std::string& name, Target* target, int32_t batch, const MakeD
   std::printf("%-34s batch %d: %.3f x [%.3f, %.3f] (%d pairs, %.3f to %.3f); %.2f tokens a row and step, %.0f %% of drafts "
               "right", name.c_str(), batch, median(ratios), from, to, pairs, *least, *most, share_of(given, groups),
               100 * share_of(num_accepted, num_drafted));
-  if (script != nullptr) std::printf("; the curve says %.3f x", predicted_by_curve(*target, batch, *script));
+  if (predicted) std::printf("; the curve says %.3f x", predicted());
   std::printf("; %.3f x by its own count, drafts in %.1f %% of steps, %.3f ms between two\n",
               1 + done.measured_saved_ms / with.ms, 100 * share_of(drafting, steps), share_of(with.gap_ms, steps));
   std::fflush(stdout);
+}
+
+std::vector<std::unique_ptr<Drafter>> one(std::unique_ptr<Drafter> drafter) {
+  std::vector<std::unique_ptr<Drafter>> drafters;
+  drafters.push_back(std::move(drafter));
+  return drafters;
+}
+
+// Facts about a drafter that guesses chains, for the curve's prediction.
+void measure_drafts(const std::string& name, Target* target, int32_t batch, const MakeDrafters& make, DraftFacts* facts) {
+  run(target, batch,
+      [&](const Clock& clock) { return one(std::make_unique<MeasuredDrafter>(std::move(make(clock).at(0)), facts)); },
+      /*drafts_always=*/true);
+  std::printf("%-34s batch %d: a token of each row in %.4f ms; right with those before it:", name.c_str(), batch,
+              facts->ms_per_step());
+  for (int32_t i = 0; i < DraftFacts::kMaxTokens && facts->num_judged[i] > 0; ++i)
+    std::printf(" %.2f", facts->num_right[i] / facts->num_judged[i]);
+  std::printf("\n");
 }
 
 void print_curve(const Target& target) {
@@ -231,12 +158,6 @@ std::unique_ptr<Drafter> draft_model(const Options& options, bool is_tree, Backe
   return std::make_unique<ModelDrafter>(std::move(backend), limits, clock, std::move(feed));
 }
 
-std::vector<std::unique_ptr<Drafter>> one(std::unique_ptr<Drafter> drafter) {
-  std::vector<std::unique_ptr<Drafter>> drafters;
-  drafters.push_back(std::move(drafter));
-  return drafters;
-}
-
 // own: keeps the drafts on the device; else by way of the host
 std::unique_ptr<Drafter> layers(Target* target, int32_t num_layers, const Clock& clock, OwnDrafts own) {
   const int32_t num_scratch = 2 * 64;
@@ -252,7 +173,7 @@ std::unique_ptr<Drafter> medusa(Target* target, const Clock& clock, OwnDrafts ow
 }
 
 void bench_stories(const Options& options) {
-  Target target(options);
+  Target target(options.device);
   target.max_tokens = options.tokens;
   target.load.heads_dir = options.heads_dir;
   target.config = *load_model_config(options.model_dir);
@@ -302,16 +223,23 @@ void bench_stories(const Options& options) {
   if (!options.eagle_dir.empty()) kinds.push_back({"eagle", by_layers(0)});
   if (!options.eagle_dir.empty() && options.device != "cpu")
     kinds.push_back({"eagle, by way of the host", by_layers(0, true)});
+  if (!options.kind.empty()) std::erase_if(kinds, [&](const auto& kind) { return kind.first != options.kind; });
   for (const auto& [name, make] : kinds)
-    for (const int32_t batch : options.batches.empty() ? std::vector<int32_t>{1, 4} : options.batches)
-      compare("stories, " + name, &target, batch, make, false, options.pairs);
+    for (const int32_t batch : options.batches.empty() ? std::vector<int32_t>{1, 4} : options.batches) {
+      DraftFacts facts;
+      const bool is_chain = options.device == "cpu" && (name == "draft model" || name.starts_with("layers"));
+      if (is_chain) measure_drafts("stories, " + name, &target, batch, make, &facts);
+      compare("stories, " + name, &target, batch, make, false, options.pairs,
+              is_chain ? [&] { return facts.predicted(target.curve, batch, kMaxStepTokens); }
+                       : std::function<double()>());
+    }
   target.requests.resize(8);
   for (const auto& [name, make] : kinds) compare("stories, " + name + ", always", &target, 1, make, true, 1);
   print_curve(target);
 }
 
 void bench_shape(const Options& options, const std::string& name, double acceptance) {
-  Target target(options);
+  Target target(options.device);
   target.max_tokens = options.tokens;
   target.config = *load_model_config(options.shape);
   target.load.load_format = LoadFormat::kDummy;
@@ -330,7 +258,7 @@ void bench_shape(const Options& options, const std::string& name, double accepta
     };
     run(&target, batch, make, true);  // the curve
     const ScriptedDrafter script(answers, acceptance);
-    compare(name, &target, batch, make, false, options.pairs, &script);
+    compare(name, &target, batch, make, false, options.pairs, [&] { return predicted_by_curve(target, batch, script); });
   }
   print_curve(target);
 }
@@ -343,7 +271,7 @@ std::string question_of(const nlohmann::json& line) {
 
 void bench_auto(const Options& options) {
   constexpr size_t kMaxQuestions = 300;
-  Target target(options);
+  Target target(options.device);
   target.max_tokens = options.tokens;
   target.config = *load_model_config(options.model_dir);
   target.load.model_dir = options.model_dir;
@@ -379,6 +307,7 @@ int main(int argc, char** argv) {
   app.add_option("--case", options.cases, "stories, shape, copies, auto; default: all");
   app.add_option("--pairs", options.pairs, "of runs; default 5");
   app.add_option("--batches", options.batches, "default: stories 1,4, else 1,4,8")->delimiter(',')->check(CLI::Range(1, 8));
+  app.add_option("--kind", options.kind, "of drafter, for the stories; default: all");
   app.add_option("--model-dir", options.model_dir, "of the stories");
   app.add_option("--draft", options.draft_dir, "its draft model");
   app.add_option("--heads", options.heads_dir, "its Medusa heads (tools/train/train_heads.py); default: none");

@@ -30,6 +30,7 @@ class SpeculationSwitch {
   // would have gained with as many drafts as pay, by how many of the trial's drafts were accepted.
   void add(double gain, double promise) {
     lost_ -= gain;
+    gain = std::max(gain, -0.5);  // a step that took long by accident decides nothing
     if (trial_left_ > 0) {
       trial_sum_ += gain;
       if (--trial_left_ > 0) return;

@@ -56,74 +56,6 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
   metrics_.measured_saved_ms -= now_invested_ms;
 }
 
-// Those sequences for which it expects more than the drafters before it.
-void Speculator::ask(size_t drafter, const PlanOutlook& outlook) {
-  Drafter& asked = *drafters_[drafter];
-  asked_.clear();
-  for (const Sequence* sequence : candidates_) {
-    const Choice* choice = find_choice(*sequence);
-    const double p = asked.acceptance(*sequence);
-    if (choice == nullptr || choice->guess.expected() < p / (1 - std::min(p, 0.95))) asked_.push_back(sequence);
-  }
-  const DraftLimits limits = limits_worth_asking(asked, asked_, outlook.num_rows);
-  if (asked_.empty() || limits.max_tokens == 0) return;
-  guesses_.assign(asked_.size(), Guess());
-  draft(asked, limits);
-  for (size_t i = 0; i < asked_.size(); ++i) {
-    Guess& guess = guesses_[i];
-    LLMB_CHECK(guess.tokens.size() == guess.acceptance.size() && guess.tokens.size() == guess.kinds.size());
-    guess.keep_likeliest(options_.max_tokens);
-    if (guess.empty()) continue;
-    Choice& choice = choices_[asked_[i]->id];
-    if (guess.expected() <= choice.guess.expected()) continue;
-    guess.put_likeliest_first();
-    choice = {drafter, std::move(guess), asked_[i]->num_output_tokens() + asked_[i]->num_in_flight};
-  }
-}
-
-// A trial must not cost much: a drafter that reads a sequence's prompt before it guesses for the first time does so for
-// as many as a part of the trial's time allows, and for one.
-void Speculator::draft(Drafter& drafter, DraftLimits limits) {
-  const std::span<const Sequence* const> sequences = asked_;
-  limits.is_trial = !options_.drafts_always && switch_.is_trial();
-  limits.plan = step_;
-  if (!limits.is_trial || !drafter.guesses_one_by_one())
-    return drafter.draft(sequences, limits, guesses_);
-  trial_left_ms_ += cost_.ms(num_giving_) / 8;
-  for (size_t i = 0; i < sequences.size() && (i == 0 || trial_left_ms_ > 0); ++i) {
-    const double begin_ms = clock_.now_ms();
-    drafter.draft(sequences.subspan(i, 1), limits, std::span(guesses_).subspan(i, 1));
-    trial_left_ms_ -= clock_.now_ms() - begin_ms;
-  }
-}
-
-// Tokens for each sequence at which a step with them, and the time to draft them, gives most tokens a millisecond; and
-// how likely a token has to be to keep this rate up.
-DraftLimits Speculator::limits_worth_asking(const Drafter& drafter, std::span<const Sequence* const> sequences,
-                                            int32_t num_rows) const {
-  const auto count = static_cast<int32_t>(sequences.size());
-  const double ms_per_token = drafter.ms_per_token(count);
-  if (options_.drafts_always || ms_per_token <= 0 || count == 0) return {options_.max_tokens, 0};
-  double mean = 0;
-  for (const Sequence* sequence : sequences) mean += drafter.acceptance(*sequence) / count;
-  DraftLimits best;
-  double ms_before = cost_.ms(num_rows), right = 1, expected = 0;
-  double best_rate = num_giving_ / std::max(1e-6, ms_before);
-  for (int32_t tokens = 1; tokens <= options_.max_tokens && tokens * count <= options_.max_step_tokens; ++tokens) {
-    expected += count * (right *= mean);
-    const double ms = cost_.ms(num_rows + tokens * count) + tokens * ms_per_token;
-    const double rate = (num_giving_ + expected) / std::max(1e-6, ms);
-    if (rate > best_rate) best = {tokens, rate * (ms - ms_before) / count}, best_rate = rate;
-    ms_before = ms;
-  }
-  // A trial says what a little costs and gives.
-  if (switch_.is_trial()) return {std::clamp(best.max_tokens, 1, 2), 0};
-  // Sequences whose tokens are likelier than usual have room for more.
-  if (best.max_tokens > 0) best.max_tokens = std::min(options_.max_tokens, best.max_tokens + best.max_tokens / 2 + 1);
-  best.min_probability = std::min(best.min_probability, 0.9);
-  return best;
-}
-
 // Where the batch thins the run's end is near, and whoever may still be long decides when that is.
 double Speculator::urgency(const Sequence& sequence) const {
   if (10 * num_giving_ >= 9 * most_giving_) return 1;  // others join
@@ -226,7 +158,7 @@ void Speculator::keep_what_pays(const PlanOutlook& outlook, Planned* planned) {
     // A trial drafts a little in any case, else nothing would be learned: so much that the step's cost differs. And no
     // more, as what is expected may be wrong.
     if (switch_.is_trial()) {
-      planned->promise = promise(probabilities, outlook.num_rows);
+      planned->promise = std::max(planned->promise, promise(probabilities, outlook.num_rows));
       count = std::min(most, static_cast<size_t>(1 + num_giving_ / 8));
     }
     probabilities.resize(count);
@@ -255,13 +187,13 @@ void Speculator::keep_what_pays(const PlanOutlook& outlook, Planned* planned) {
 Speculator::Worth Speculator::worth(const std::vector<double>& probabilities, int32_t num_rows, double share_accepted,
                                     double host_ms) const {
   const auto most = static_cast<int32_t>(probabilities.size());
-  Worth best;
   double given = num_giving_;
+  Worth best = {0, given, 1};
   const double rate_without = given / std::max(1e-6, cost_.ms(num_rows));
   for (int32_t count = 1; count <= most; ++count) {
     given += share_accepted * probabilities[count - 1];
     const double gain = given / std::max(1e-6, cost_.ms(num_rows + count) + host_ms) / rate_without;
-    if (gain > best.gain) best = {count, gain};
+    if (gain > best.gain) best = {count, given, gain};
   }
   return best;
 }
@@ -269,9 +201,9 @@ Speculator::Worth Speculator::worth(const std::vector<double>& probabilities, in
 // Where steps of a few more rows take much longer than without them, and of many more not much longer still, a trial's
 // few drafts lose time even if all are right; many would not.
 double Speculator::promise(const std::vector<double>& probabilities, int32_t num_rows) const {
-  if (trial_expected_ <= 0) return 0;
+  if (trial_.expected <= 0) return 0;
   const double host_ms = goes_behind_ ? 0 : std::max(0.0, gap_together_ms_ - gap_without_ms_);
-  return worth(probabilities, num_rows, std::min(1.0, trial_accepted_ / trial_expected_), host_ms).gain - 1;
+  return worth(probabilities, num_rows, std::min(1.0, trial_.accepted / trial_.expected), host_ms).gain - 1;
 }
 
 void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) {
@@ -286,15 +218,19 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
   std::shift_left(planned_.begin(), planned_.end(), 1);
   const auto num_accepted = static_cast<double>(std::exchange(num_accepted_, 0));
   if (num_sequences == 0) return;
-  if (!planned.is_on) trial_expected_ = trial_accepted_ = trial_left_ms_ = 0;
-  else if (switch_.is_trial()) trial_expected_ += planned.expected, trial_accepted_ += num_accepted;
+  if (!planned.is_on) trial_ = {};
+  else if (switch_.is_trial()) trial_.expected += planned.expected, trial_.accepted += num_accepted;
   for (const auto& drafter : drafters_) drafter->see(plan, output);
   if (!planned.is_on) {
     gap_without_ms_ += (std::min(gap_ms, step_ms) - gap_without_ms_) / 16;
     return switch_.count_step(num_sequences + planned.num_sitting_out);
   }
   const double gap_of_step_ms = std::min(gap_ms, step_ms);
-  if (!planned.is_ahead) gap_together_ms_ += (gap_of_step_ms - gap_together_ms_) / (gap_together_ms_ > 0 ? 8 : 1);
+  if (!planned.is_ahead) {
+    const double weight = gap_together_ms_ > 0 ? 1.0 / 8 : 1;
+    gap_together_ms_ += weight * (gap_of_step_ms - gap_together_ms_);
+    gap_drafting_ms_ += weight * (std::min(planned.drafting_ms, gap_of_step_ms) - gap_drafting_ms_);
+  }
   // Without drafts nobody would sit out.
   const int32_t num_without = num_sequences + planned.num_sitting_out;
   const double added_ms =
@@ -314,9 +250,8 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
     metrics_.measured_saved_ms += gained_ms - (step_ms - cost_.ms(plan.num_tokens()) + added_ms) - gap_cost_ms;
   }
   if (!is_on()) return;  // since the plan was made
-  // Bounded: a step that took long by accident decides nothing.
   const double gain = (gained_ms - added_ms - gap_cost_ms - charged_ms) / std::max(1e-6, without_ms);
-  switch_.add(without_ms > 0 ? std::clamp(gain, -0.5, 0.5) : 0, planned.promise);
+  switch_.add(without_ms > 0 ? std::clamp(gain, -4.0, 0.5) : 0, planned.promise);
 }
 
 }  // namespace llmb

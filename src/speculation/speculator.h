@@ -87,13 +87,30 @@ class Speculator final : public Proposer {
     double expected = 0;
   };
 
+  // How many of the first drafts make most tokens a millisecond, how many tokens a step gives with them, and how many
+  // times the rate without any that is.
+  struct Worth {
+    int32_t count = 0;
+    double given = 0, gain = 1;
+  };
+
   bool is_on() const { return options_.drafts_always || switch_.is_on(); }
   void begin_choices(const PlanOutlook& outlook);
   int32_t num_sitting_out(const PlanOutlook& outlook) const;
   void ask(size_t drafter, const PlanOutlook& outlook);
   void draft(Drafter& drafter, DraftLimits limits);  // asked_ -> guesses_
-  DraftLimits limits_worth_asking(const Drafter& drafter, std::span<const Sequence* const> sequences,
-                                  int32_t num_rows) const;
+  // For a drafter, and how many times the rate without any drafts that is expected to give.
+  struct Asking {
+    DraftLimits limits;
+    double gain = 1;
+  };
+  Asking worth_asking(double ms_per_token, double acceptance, int32_t num_rows, const Worth& base) const;
+  DraftLimits limited(DraftLimits worth) const;
+  double acceptance_in_trial();
+  // That a step which all sequences are seen before waits longer for the host than another, drafting aside.
+  double seeing_all_ms() const {
+    return goes_behind_ ? 0 : std::max(0.0, gap_together_ms_ - gap_drafting_ms_ - gap_without_ms_);
+  }
   double urgency(const Sequence& sequence) const;
   void choose(const PlanOutlook& outlook);
   void keep_what_pays(const PlanOutlook& outlook, Planned* planned);
@@ -102,11 +119,6 @@ class Speculator final : public Proposer {
   bool is_faster(const Alone& alone, const PlanOutlook& outlook) const;
   void keep(const Alone& alone, const PlanOutlook& outlook);
   Choice* find_choice(const Sequence& sequence);
-  // How many of the first drafts make most tokens a millisecond, and how many times the rate without any.
-  struct Worth {
-    int32_t count = 0;
-    double gain = 1;
-  };
   Worth worth(const std::vector<double>& probabilities, int32_t num_rows, double share_accepted = 1,
               double host_ms = 0) const;
   double promise(const std::vector<double>& probabilities, int32_t num_rows) const;
@@ -130,10 +142,16 @@ class Speculator final : public Proposer {
   int32_t num_alone_left_ = 0;                // plans until all are seen again
   double invested_ms_ = 0;                    // and not yet charged
   int64_t num_accepted_ = 0;
-  double trial_expected_ = 0, trial_accepted_ = 0;  // drafts of the newest trial
-  double trial_left_ms_ = 0;  // for its drafters, not yet spent
+  struct Trial {
+    double expected = 0, accepted = 0;  // drafts that were verified
+    double claimed = 0;                 // sum of the acceptance of all drawn drafts of drafters that take time
+    int64_t num_claimed = 0;
+    double left_ms = 0;  // for drafters, not yet spent
+  };
+  Trial trial_;  // the newest
   double gap_without_ms_ = 0;   // between steps without drafting
-  double gap_together_ms_ = 0;  // before a step that sees all
+  double gap_together_ms_ = 0;  // before a step that sees all,
+  double gap_drafting_ms_ = 0;  // and of that drafting
 };
 
 }  // namespace llmb

@@ -94,6 +94,30 @@ TEST_CASE("lookup guesses on the CPU unless it is told not to; where nothing com
   CHECK(summary({"--device", "ledger", "--speculative", "lookup"}).contains("speculation"));
 }
 
+TEST_CASE("the run's metrics add up to the records', by drafter, with the time saved as predicted and as measured") {
+  const TemporaryDirectory dir;
+  const ProcessResult result = run_llm_batch({"--speculative", "lookup," + kDraft, "--max-num-seqs", "1", "--metrics",
+                                              dir.file("metrics.jsonl")}, lines());
+  REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+  int64_t num_drafted = 0, num_accepted = 0;
+  for (const Json& record : parse_lines(result.out)) {
+    num_drafted += record["metrics"]["drafted_tokens"].get<int64_t>();
+    num_accepted += record["metrics"]["accepted_tokens"].get<int64_t>();
+  }
+  const Json run = parse_lines(read_file(dir.file("metrics.jsonl"))).back();
+  REQUIRE(run["speculation"].size() == 2);
+  for (const char* name : {"lookup", "draft"}) {
+    num_drafted -= run["speculation"][name]["drafted_tokens"].get<int64_t>();
+    num_accepted -= run["speculation"][name]["accepted_tokens"].get<int64_t>();
+  }
+  CHECK(num_drafted == 0);
+  CHECK(num_accepted == 0);
+  CHECK(run["speculation_steps"].get<int64_t>() > 0);
+  CHECK(run["speculation_tokens_per_step"].get<double>() >= 1);
+  CHECK(run["speculation_saved_s"].is_number());
+  CHECK(run["speculation_predicted_saved_s"].is_number());
+}
+
 TEST_CASE("a job that is killed again and again, each time continued with another drafter") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), lines());

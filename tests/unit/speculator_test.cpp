@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "core/drafted_tokens.h"
-#include "speculation/lookup_drafter.h"
+#include "speculation/acceptance.h"
 #include "speculation/speculator.h"
 #include "tests/support/test_rng.h"
 #include "tests/support/workload.h"
@@ -230,6 +230,25 @@ TEST_CASE("drafts that only the device knows are judged when they are seen, and 
   }
 }
 
+TEST_CASE("where as many drafts as a trial makes do not pay and more do, a drafter that takes time is kept if it is right") {
+  const auto many_rows = [](int32_t rows) { return rows <= 4 ? 0.07 : 0.25; };
+  for (const double right_rate : {0.0, 0.95}) {
+    const VirtualClock clock;
+    std::vector<std::unique_ptr<Drafter>> drafters;
+    drafters.push_back(std::make_unique<UnseenDrafter>(0.002));
+    const auto& unseen = static_cast<const UnseenDrafter&>(*drafters[0]);
+    StepCost learned;
+    for (const int32_t rows : {16, 16, 32, 32, 64, 64}) learned.observe(rows, 0, many_rows(rows));  // prompts
+    Speculator speculator({}, std::move(drafters), learned, clock);
+    Simulated done = simulate(4, 4000, right_rate, many_rows, &speculator, &learned);
+    done.ms += unseen.ms;
+    const double gain = simulate(4, 4000, 0, many_rows, nullptr).ms_per_token() / done.ms_per_token();
+    CAPTURE(gain);
+    if (right_rate == 0) CHECK(gain >= 0.99);
+    else CHECK(gain > 1.5);
+  }
+}
+
 TEST_CASE("guesses for a plan behind one in flight are judged by what their own plan gives, and nobody waits for a step") {
   std::vector<std::unique_ptr<Drafter>> drafters;
   drafters.push_back(std::make_unique<BehindDrafter>());
@@ -280,96 +299,33 @@ TEST_CASE("guesses for a plan behind one in flight are judged by what their own 
   CHECK(speculator.metrics().num_given == 6);
 }
 
-TEST_CASE("what a step costs: the usual time, between observed numbers of rows in a line, never falling") {
-  StepCost cost;
-  CHECK(cost.ms(5) == 0);
-  for (int i = 0; i < 40; ++i) {
-    cost.observe(1, 0, i % 5 == 0 ? 50 : 1);
-    cost.observe(8, 0, 2.4);
-    cost.observe(16, 0, 2.0);
+TEST_CASE("where the batch thins, who may still be long drafts first") {
+  const VirtualClock clock;
+  std::vector<std::unique_ptr<Drafter>> drafters;
+  drafters.push_back(std::make_unique<BoastfulDrafter>());
+  const StepCost cost;
+  Speculator speculator({.max_tokens = 4, .max_step_tokens = 4, .drafts_always = true}, std::move(drafters), cost, clock);
+  std::vector<std::unique_ptr<Sequence>> owned;
+  std::vector<const Sequence*> decoding;
+  for (const int32_t max_tokens : {10, 1000, 10, 10}) {
+    const auto id = static_cast<SeqId>(owned.size());
+    owned.push_back(std::make_unique<Sequence>(id, 0, make_request(4, max_tokens), BlockTable(16), max_tokens, 0));
+    owned.back()->append_token(3);
+    decoding.push_back(owned.back().get());
   }
-  CHECK(cost.ms(1) == doctest::Approx(1));
-  CHECK(cost.ms(4) == doctest::Approx(1.6));
-  CHECK(cost.ms(16) == doctest::Approx(2.4));
-  CHECK(cost.ms(64) > 2.4);
-  for (int32_t rows = 1; rows < 300; ++rows) CHECK(cost.ms(rows + 1) >= cost.ms(rows));
-}
-
-TEST_CASE("lookup drafts from the own text, from the corpus and from ended answers, whichever matches") {
-  const auto draft = [](LookupDrafter& lookup, const Sequence& sequence) {
-    std::vector<Guess> guesses(1);
-    const Sequence* sequences[] = {&sequence};
-    lookup.draft(sequences, {4, 0}, guesses);
-    return guesses[0].tokens;
+  const auto num_drafts = [&](int64_t step) {
+    speculator.begin_plan({.decoding = decoding, .num_rows = static_cast<int32_t>(decoding.size()), .step = step});
+    std::vector<int32_t> counts;
+    for (const Sequence* sequence : decoding) {
+      Drafts drafts;
+      speculator.propose(*sequence, 16, &drafts);
+      counts.push_back(drafts.size());
+    }
+    return counts;
   };
-  auto request = make_request(1, 100);
-  request->prompt_tokens = {1, 2, 3, 4, 9, 1, 2};
-  Sequence own(0, 0, request, BlockTable(16), 100, 0);
-  const VirtualClock clock;
-  LookupDrafter lookup(clock);
-  CHECK(draft(lookup, own) == std::vector<TokenId>{3, 4, 9, 1});
-  own.append_token(50);
-  CHECK(draft(lookup, own).empty());
-  lookup.add_to_corpus(std::vector<TokenId>{60, 61, 62, 63});
-  own.append_token(61);
-  CHECK(draft(lookup, own) == std::vector<TokenId>{62, 63});
-  own.append_token(70);
-  own.append_token(71);
-  lookup.forget(own);  // it is an answer now
-  Sequence other(1, 0, make_request(1, 100), BlockTable(16), 100, 0);
-  other.append_token(61);
-  other.append_token(70);
-  CHECK(draft(lookup, other) == std::vector<TokenId>{71});
-}
-
-TEST_CASE("answers are kept up to a bound, the newest") {
-  const VirtualClock clock;
-  LookupDrafter lookup(clock, 1000);
-  const auto request = make_request(1, 100);
-  const auto end_one = [&](SeqId id, TokenId first) {
-    Sequence sequence(id, 0, request, BlockTable(16), 100, 0);
-    for (TokenId i = 0; i < 50; ++i) sequence.append_token(first + i);
-    std::vector<Guess> guesses(1);
-    const Sequence* sequences[] = {&sequence};
-    lookup.draft(sequences, {4, 0}, guesses);
-    lookup.forget(sequence);
-  };
-  for (SeqId id = 0; id < 100; ++id) end_one(id, static_cast<TokenId>(1000 * (id + 1)));
-  const auto drafts_after = [&](TokenId token) {
-    Sequence sequence(1000 + token, 0, request, BlockTable(16), 100, 0);
-    sequence.append_token(token);
-    std::vector<Guess> guesses(1);
-    const Sequence* sequences[] = {&sequence};
-    lookup.draft(sequences, {4, 0}, guesses);
-    return guesses[0].tokens.size();
-  };
-  CHECK(drafts_after(100'005) == 4);
-  CHECK(drafts_after(1005) == 0);
-}
-
-TEST_CASE("of answers that end while nobody asks for guesses the newest 2048 tokens are kept") {
-  const VirtualClock clock;
-  LookupDrafter lookup(clock);
-  const auto draft = [&](const Sequence& sequence) {
-    std::vector<Guess> guesses(1);
-    const Sequence* sequences[] = {&sequence};
-    lookup.draft(sequences, {4, 0}, guesses);
-    return guesses[0].tokens.size();
-  };
-  const auto request = make_request(1, 100);
-  for (SeqId id = 0; id < 200; ++id) {  // 201 tokens each, the prompt's included
-    Sequence sequence(id, 0, request, BlockTable(16), 200, 0);
-    for (TokenId i = 0; i < 200; ++i) sequence.append_token(static_cast<TokenId>(1000 * (id + 1)) + i);
-    lookup.forget(sequence);
-  }
-  const auto drafts_after = [&](TokenId token) {
-    Sequence sequence(1000 + token, 0, request, BlockTable(16), 100, 0);
-    sequence.append_token(token);
-    return draft(sequence);
-  };
-  CHECK(drafts_after(200'005) == 4);
-  CHECK(drafts_after(191'005) == 4);  // the tenth from the end
-  CHECK(drafts_after(190'005) == 0);
+  CHECK(num_drafts(0) == std::vector<int32_t>{1, 1, 1, 1});  // others join: whoever is as likely
+  decoding.resize(2);
+  CHECK(num_drafts(1) == std::vector<int32_t>{0, 4});
 }
 
 }  // namespace llmb::test

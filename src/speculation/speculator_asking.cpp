@@ -1,0 +1,119 @@
+// How many tokens a speculator asks its drafters for.
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "base/check.h"
+#include "speculation/speculator.h"
+
+namespace llmb {
+
+// Those sequences for which it expects more than the drafters before it.
+void Speculator::ask(size_t drafter, const PlanOutlook& outlook) {
+  Drafter& asked = *drafters_[drafter];
+  asked_.clear();
+  double acceptance = 0;
+  std::vector<double> others;
+  for (const Sequence* sequence : candidates_) {
+    const Choice* choice = find_choice(*sequence);
+    const double p = asked.acceptance(*sequence);
+    if (choice == nullptr || choice->guess.expected() < p / (1 - std::min(p, 0.95))) {
+      asked_.push_back(sequence);
+      acceptance += p;
+    } else {
+      for (const double probability : choice->guess.probabilities()) others.push_back(probability);
+    }
+  }
+  if (asked_.empty()) return;
+  std::ranges::sort(others, std::greater());
+  const Worth base = worth(others, outlook.num_rows);
+  const auto count = static_cast<int32_t>(asked_.size());
+  DraftLimits limits = {.max_tokens = options_.max_tokens};
+  if (const double ms = asked.ms_per_token(count); ms > 0 && !options_.drafts_always)
+    limits = limited(worth_asking(ms, acceptance / count, outlook.num_rows, base).limits);
+  if (limits.max_tokens == 0) return;
+  guesses_.assign(asked_.size(), Guess());
+  draft(asked, limits);
+  if (const double ms = asked.ms_per_token(count); ms > 0 && switch_.is_trial()) {
+    const double gain = worth_asking(ms, acceptance_in_trial(), outlook.num_rows, base).gain;
+    planned_[outlook.num_in_flight].promise = std::max(planned_[outlook.num_in_flight].promise, gain - 1);
+  }
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    Guess& guess = guesses_[i];
+    LLMB_CHECK(guess.tokens.size() == guess.acceptance.size() && guess.tokens.size() == guess.kinds.size());
+    guess.keep_likeliest(options_.max_tokens);
+    if (guess.empty()) continue;
+    Choice& choice = choices_[asked_[i]->id];
+    if (guess.expected() <= choice.guess.expected()) continue;
+    guess.put_likeliest_first();
+    choice = {drafter, std::move(guess), asked_[i]->num_output_tokens() + asked_[i]->num_in_flight};
+  }
+}
+
+// A trial must not cost much: a drafter that reads a sequence's prompt before it guesses for the first time does so for
+// as many as a part of the trial's time allows, and for one.
+void Speculator::draft(Drafter& drafter, DraftLimits limits) {
+  const std::span<const Sequence* const> sequences = asked_;
+  limits.is_trial = !options_.drafts_always && switch_.is_trial();
+  limits.plan = step_;
+  if (!limits.is_trial || !drafter.guesses_one_by_one())
+    return drafter.draft(sequences, limits, guesses_);
+  trial_.left_ms += cost_.ms(num_giving_) / 8;
+  for (size_t i = 0; i < sequences.size() && (i == 0 || trial_.left_ms > 0); ++i) {
+    const double begin_ms = clock_.now_ms();
+    drafter.draft(sequences.subspan(i, 1), limits, std::span(guesses_).subspan(i, 1));
+    trial_.left_ms -= clock_.now_ms() - begin_ms;
+  }
+}
+
+// Tokens for each of the sequences that are asked for at which a step with them, and the time to draft them, gives most
+// tokens a millisecond; and how likely a token has to be to keep this rate up. acceptance: of a token behind right ones.
+// base: without them, with drafts of others.
+Speculator::Asking Speculator::worth_asking(double ms_per_token, double acceptance, int32_t num_rows,
+                                            const Worth& base) const {
+  const auto count = static_cast<int32_t>(asked_.size());
+  const double rate_without = num_giving_ / std::max(1e-6, cost_.ms(num_rows));
+  num_rows += base.count;
+  double ms_before = cost_.ms(num_rows) + seeing_all_ms(), right = 1, given = base.given;
+  double best_rate = given / std::max(1e-6, ms_before);
+  Asking best;
+  for (int32_t tokens = 1;
+       tokens <= options_.max_tokens && base.count + tokens * count <= options_.max_step_tokens; ++tokens) {
+    given += count * (right *= acceptance);
+    const double ms = cost_.ms(num_rows + tokens * count) + seeing_all_ms() + tokens * ms_per_token;
+    const double rate = given / std::max(1e-6, ms);
+    if (rate > best_rate) best.limits = {tokens, rate * (ms - ms_before) / count}, best_rate = rate;
+    ms_before = ms;
+  }
+  best.gain = best_rate / rate_without;
+  return best;
+}
+
+DraftLimits Speculator::limited(DraftLimits worth) const {
+  // A trial says what a little costs and gives.
+  if (switch_.is_trial()) return {.max_tokens = std::clamp(worth.max_tokens, 1, 2)};
+  // Sequences whose tokens are likelier than usual have room for more.
+  if (worth.max_tokens > 0) worth.max_tokens = std::min(options_.max_tokens, worth.max_tokens + worth.max_tokens / 2 + 1);
+  worth.min_probability = std::min(worth.min_probability, 0.9);
+  return worth;
+}
+
+// A trial verifies few drafts, and none as far ahead as may pay. So it is asked how sure the drafter was of all that it
+// drafted, by how often those that were verified were right: believed like so many drafts, but not against all of them.
+double Speculator::acceptance_in_trial() {
+  constexpr double kBelief = 4;
+  for (const Guess& guess : guesses_) {
+    int32_t last = -1;
+    for (int32_t i = 0; i < guess.size(); ++i) {
+      if (guess.parent(i) != last) continue;  // beside the drawn one
+      last = i;
+      trial_.claimed += guess.acceptance[i];
+      ++trial_.num_claimed;
+    }
+  }
+  if (trial_.accepted == 0 || trial_.num_claimed == 0) return 0;
+  const double share = std::min(1.0, (trial_.accepted + kBelief) / (trial_.expected + kBelief));
+  return share * trial_.claimed / static_cast<double>(trial_.num_claimed);
+}
+
+}  // namespace llmb
