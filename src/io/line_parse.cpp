@@ -189,7 +189,9 @@ MaybeError LineParse::find_form(JsonElement url) {
   for (const Url& known : kUrls) {
     const bool is_own = known.task == own;
     if (is_own) names += (names.empty() ? "" : ", ") + std::string(known.name);
-    if (known.name != string_of(url)) continue;
+    // As `vllm run-batch` has it: /score and /rerank, behind any version or none.
+    const bool has_versions = known.form == ApiForm::kScore || known.form == ApiForm::kRerank;
+    if (known.name != string_of(url) && !(has_versions && string_of(url).ends_with(known.name.substr(3)))) continue;
     request.form = known.form;
     if (is_own) return std::nullopt;
     if (own == Task::kGenerate)

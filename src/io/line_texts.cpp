@@ -9,6 +9,7 @@
 
 #include "io/line_parse.h"
 #include "io/request_fields.h"
+#include "io/request_params.h"
 
 namespace llmb {
 
@@ -21,6 +22,8 @@ constexpr size_t kMaxInputs = 2048;  // as OpenAI
 constexpr std::string_view kEmbedFields[] = {"dimensions", "encoding_format", "prompt_name"};
 constexpr std::string_view kPairFields[] = {"text_1", "text_2",           "query",       "documents",
                                             "top_n",  "return_documents", "prompt_name", "instruction"};
+
+constexpr std::string_view kCutFields[] = {"truncate_prompt_tokens", "truncation_side"};
 
 // Names of the first and of the second texts of pairs in vLLM's requests for /v1/score.
 constexpr std::string_view kFirstTexts[] = {"text_1", "queries", "data_1"};
@@ -82,20 +85,25 @@ MaybeError find_texts(dom::object object, std::span<const std::string_view> name
 MaybeError LineParse::read_texts_body(dom::object body) {
   const bool has_pairs = request.form == ApiForm::kScore || request.form == ApiForm::kRerank;
   std::optional<JsonElement> input;
+  FieldSet truncation;
   if (MaybeError error = refuse_repeated_texts(body)) return error;
   for (const auto& [name, value] : body) {
     const FieldSpec* const spec = find_field(name);
     if (value.is_null() || (spec != nullptr && spec->kind == FieldKind::kHarmless)) continue;
     if (name == "model") {
       if (MaybeError error = read_string("model", value, &request.model_name)) return error;
+    } else if (is_one_of(name, kCutFields)) {
+      truncation.add(spec->field, value);
     } else if (name == "input" && !has_pairs) {
       input = value;
     } else if (request.form == ApiForm::kOpenAiEmbedding && is_one_of(name, kEmbedFields)) {
       if (MaybeError error = read_embed_field(name, value)) return error;
-    } else if (!has_pairs || !(is_one_of(name, kPairFields) || (request.form == ApiForm::kScore && is_of_scored_pair(name)))) {
+    } else if (!is_one_of(name, kPairFields) || !has_pairs) {
+      if (request.form == ApiForm::kScore && is_of_scored_pair(name)) continue;
       return field_error("unknown_field", name.substr(0, 100), "unknown field " + std::string(name.substr(0, 100)));
     }
   }
+  if (MaybeError error = read_truncation(truncation, &request)) return error;
   if (has_pairs) return request.form == ApiForm::kScore ? read_pairs(body) : read_documents(body);
   if (MaybeError error = refuse_lone_texts()) return error;
   if (!input) return field_error("missing_field", "input", "the body needs an input");
@@ -107,7 +115,8 @@ MaybeError LineParse::refuse_repeated_texts(dom::object object) {
   std::vector<std::string_view> seen;
   for (const auto& [name, value] : object) {
     const bool is_text = name == "input" || is_one_of(name, kPairFields) || is_of_scored_pair(name);
-    if (!is_text && name != "model" && !is_one_of(name, kEmbedFields)) continue;
+    const bool is_setting = name == "model" || is_one_of(name, kEmbedFields) || is_one_of(name, kCutFields);
+    if (!is_text && !is_setting) continue;
     if (std::find(seen.begin(), seen.end(), name) == seen.end()) {
       seen.push_back(name);
       continue;
@@ -229,7 +238,8 @@ MaybeError LineParse::read_documents(dom::object object) {
   if (!is_string(value) || is_neutral(value, Neutral::kEmpty)) return invalid_value("query", "a non-empty string", value);
   query = string_of(value);
   bool is_list = false;
-  if (MaybeError error = read_text_or_texts("documents", object["documents"].value_unsafe(), &is_list, &documents)) return error;
+  value = object["documents"].value_unsafe();
+  if (MaybeError error = read_text_or_texts("documents", value, &is_list, &documents)) return error;
   if (object["top_n"].get(value) == simdjson::SUCCESS && !value.is_null()) {
     int32_t top_n = 0;  // 0 is all, as in vLLM
     if (MaybeError error = read_int32("top_n", value, 0, INT32_MAX, &top_n)) return error;

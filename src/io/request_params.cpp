@@ -161,27 +161,6 @@ MaybeError read_echoed_logprobs(InputRequest* request) {
   return std::nullopt;
 }
 
-// As vLLM has them: -1 is the model's own limit, and the beginning is what is cut where nothing says otherwise.
-MaybeError read_truncation(const FieldSet& fields, InputRequest* request) {
-  PromptParams& prompt = request->params.prompt;
-  if (const JsonElement* const value = fields.find(Field::kTruncatePromptTokens)) {
-    int32_t limit = 0;
-    if (MaybeError error = read_int32("truncate_prompt_tokens", *value, -1, INT32_MAX, &limit)) return error;
-    if (limit == 0) return invalid_value("truncate_prompt_tokens", "-1 or a positive integer", *value);
-    if (limit > 0) prompt.max_prompt_tokens = limit;
-    if (!prompt.truncate) prompt.truncate = TruncateSide::kLeft;
-  }
-  const JsonElement* const side = fields.find(Field::kTruncationSide);
-  if (side == nullptr) return std::nullopt;
-  if (!is_string(*side) || (string_of(*side) != "left" && string_of(*side) != "right"))
-    return invalid_value("truncation_side", "\"left\" or \"right\"", *side);
-  if (!prompt.truncate)
-    return field_error("invalid_value", "truncation_side",
-                       "truncation_side needs truncate_prompt_tokens or --truncate");
-  prompt.truncate = string_of(*side) == "left" ? TruncateSide::kLeft : TruncateSide::kRight;
-  return std::nullopt;
-}
-
 MaybeError read_token_rules(const FieldSet& fields, const RequestLimits& limits, InputRequest* request) {
   TokenRules& rules = request->params.token_rules;
   if (const JsonElement* const value = fields.find(Field::kAllowedTokenIds)) {
@@ -311,6 +290,26 @@ MaybeError read_options(const FieldSet& fields, InputRequest* request) {
 }
 
 }  // namespace
+
+MaybeError read_truncation(const FieldSet& fields, InputRequest* request) {
+  PromptParams& prompt = request->params.prompt;
+  if (const JsonElement* const value = fields.find(Field::kTruncatePromptTokens)) {
+    int32_t limit = 0;
+    if (MaybeError error = read_int32("truncate_prompt_tokens", *value, -1, INT32_MAX, &limit)) return error;
+    if (limit == 0) return invalid_value("truncate_prompt_tokens", "-1 or a positive integer", *value);
+    if (limit > 0) prompt.max_prompt_tokens = limit;
+    if (!prompt.truncate) prompt.truncate = TruncateSide::kLeft;
+  }
+  const JsonElement* const side = fields.find(Field::kTruncationSide);
+  if (side == nullptr) return std::nullopt;
+  if (!is_string(*side) || (string_of(*side) != "left" && string_of(*side) != "right"))
+    return invalid_value("truncation_side", "\"left\" or \"right\"", *side);
+  if (!prompt.truncate)
+    return field_error("invalid_value", "truncation_side",
+                       "truncation_side needs truncate_prompt_tokens or --truncate");
+  prompt.truncate = string_of(*side) == "left" ? TruncateSide::kLeft : TruncateSide::kRight;
+  return std::nullopt;
+}
 
 MaybeError read_params(const FieldSet& fields, const RequestLimits& limits, InputRequest* request) {
   if (MaybeError error = read_sampling(fields, limits, request)) return error;

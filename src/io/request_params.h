@@ -11,6 +11,10 @@ namespace llmb {
 // is out of range is the error.
 MaybeError read_params(const FieldSet& fields, const RequestLimits& limits, InputRequest* request);
 
+// How it cuts prompts, as vLLM has it: -1 is the model's own limit, and the beginning is what is cut where nothing says
+// otherwise.
+MaybeError read_truncation(const FieldSet& fields, InputRequest* request);
+
 // The part of it that may also stand beside an OpenAI body: model, arrival_ms, and what to return.
 MaybeError read_outer_params(const FieldSet& fields, InputRequest* request);
 

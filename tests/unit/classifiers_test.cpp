@@ -85,7 +85,10 @@ TEST_CASE("lines for /v1/score, /v1/rerank and /v1/classify are answered as vLLM
       body("score", {{"queries", "What?"}, {"documents", {"Numbers such as 1", "x"}}}),
       body("score", {{"data_1", {"What?"}}, {"data_2", "Numbers such as 1"}}),
       body("score", {{"queries", "What?"}, {"items", {"Numbers such as 1"}}}),
-      body("rerank", {{"query", "What?"}, {"documents", "Numbers such as 1"}})};
+      body("rerank", {{"query", "What?"}, {"documents", "Numbers such as 1"}}),
+      body("v2/rerank", {{"query", "What?"}, {"documents", "Numbers such as 1"}}),
+      body("classify", {{"input", "Numbers such as 1"}, {"truncate_prompt_tokens", 4}, {"truncation_side", "right"}}),
+      {{"input", "Numbers such as 1"}, {"truncate_prompt_tokens", 4}, {"truncation_side", "right"}}};
   const auto records = answers_to(lines, classifier_job("bert"));
   const json score = records[0]["score"];
   REQUIRE(score.is_number());
@@ -123,6 +126,9 @@ TEST_CASE("lines for /v1/score, /v1/rerank and /v1/classify are answered as vLLM
   CHECK(body_of(10)["data"] == body_of(6)["data"]);
   for (const size_t i : {11, 12}) CHECK(body_of(i)["data"][0] == body_of(6)["data"][0]);
   CHECK(body_of(13)["results"][0]["relevance_score"] == score);
+  CHECK(body_of(14)["results"] == body_of(13)["results"]);
+  CHECK(body_of(15)["usage"]["prompt_tokens"] == 4);
+  CHECK(body_of(15)["data"][0]["probs"][0] == records[16]["score"]);
 }
 
 TEST_CASE("what cannot be classified is an error of its line") {
@@ -143,6 +149,8 @@ TEST_CASE("what cannot be classified is an error of its line") {
       {body("/v1/score", {{"text_1", "a"}}), "missing_field"},
       {body("/v1/score", {{"input", "a"}}), "unknown_field"},
       {body("/v1/score", {{"text_1", "a"}, {"queries", "a"}, {"documents", "b"}}), "invalid_value"},
+      {body("/v1/score", {{"text_1", "a"}, {"text_2", "a"}, {"truncate_prompt_tokens", 0}}), "invalid_value"},
+      {body("/v1/classify", {{"input", "a"}, {"truncation_side", "left"}}), "invalid_value"},
       {body("/v1/rerank", {{"queries", "a"}, {"documents", {"b"}}}), "unknown_field"},
       {body("/v1/rerank", {{"query", "a"}, {"documents", {"b"}}, {"top", 1}}), "unknown_field"},
       {body("/v1/embeddings", {{"input", "a"}}), "unsupported_url"},
