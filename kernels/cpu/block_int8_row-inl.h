@@ -58,7 +58,7 @@ struct PartOfX {
 template <class F, int kVecs>
 LLMB_ROW_DOTS HWY_NOINLINE void row_run(const BlockSection& section, const uint8_t* data, int64_t run, int64_t column,
                                         const uint8_t* ahead, const uint8_t* x, const PartOfX* parts, float* block) {
-  constexpr int kFetched = kVecs * kLanes * (2 * F::kCodeBits + 1) / 4;  // bytes a word, by and large
+  constexpr int kFetched = kVecs * kLanes * (8 * F::kCodeBits + (F::kIsByHalves ? 5 : 4)) / 16;  // bytes a word
   constexpr int kHalves = F::kIsByHalves ? 2 : 1, kPartWords = 8 / kHalves;
   const SectionReader s(section, data, column);
   LLMB_UNROLL for (int half = 0; half < kHalves; ++half) {
@@ -95,12 +95,14 @@ HWY_NOINLINE void multiply_row(const LinearTask& t, BlockFormat format, const ui
   const auto* const scales = reinterpret_cast<const float*>(x + at.scales);
   const auto* const sums_of_x = reinterpret_cast<const int32_t*>(x + (kHalves == 2 ? at.sums16 : at.sums32));
   const uint8_t* data = t.weight->panel(t.panel);
+  // A large block's first run reads scales and high bits from its end on.
+  const int64_t ahead_bytes = kBlockFetchBytes + (kIsLarge ? section.size() : 0);
   HWY_ALIGN float block_sums[kColumns];
   float* const to = kIsLarge ? block_sums : sums;
   for (int64_t run = 0; run < num_k / kRun; data += section.size()) {
     if (kIsLarge) std::memset(block_sums, 0, sizeof(block_sums));
     for (int64_t i = 0; i < F::kRuns; ++i, ++run) {
-      const uint8_t* const ahead = data + kBlockFetchBytes + i * section.size() / F::kRuns;
+      const uint8_t* const ahead = data + ahead_bytes + i * section.size() / F::kRuns;
       const int64_t column_share = section.size() / F::kRuns / kColumns;
       PartOfX parts[kHalves];
       for (int half = 0; half < kHalves; ++half) {
