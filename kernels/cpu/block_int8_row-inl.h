@@ -95,8 +95,7 @@ HWY_NOINLINE void multiply_row(const LinearTask& t, BlockFormat format, const ui
   const auto* const scales = reinterpret_cast<const float*>(x + at.scales);
   const auto* const sums_of_x = reinterpret_cast<const int32_t*>(x + (kHalves == 2 ? at.sums16 : at.sums32));
   const uint8_t* data = t.weight->panel(t.panel);
-  // A large block's first run reads scales and high bits from its end on.
-  const int64_t ahead_bytes = kBlockFetchBytes + (kIsLarge ? section.size() : 0);
+  const int64_t ahead_bytes = fetch_bytes_ahead(section, F::kRuns);
   HWY_ALIGN float block_sums[kColumns];
   float* const to = kIsLarge ? block_sums : sums;
   for (int64_t run = 0; run < num_k / kRun; data += section.size()) {

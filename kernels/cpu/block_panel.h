@@ -94,5 +94,9 @@ void block_row_task(const LinearTask& task);
 
 // How far ahead of reading it a panel is asked for, into the second-level cache.
 constexpr int64_t kBlockFetchBytes = 8192;
+// The first of several runs of a block reads scales and high bits from the section's end on.
+constexpr int64_t fetch_bytes_ahead(const BlockSection& section, int64_t runs) {
+  return kBlockFetchBytes + (runs > 1 ? section.size() : 0);
+}
 
 }  // namespace llmb::cpu

@@ -109,9 +109,10 @@ HWY_INLINE U as_bytes(U codes) {
   }
 }
 
-// Asks for what comes kBlockFetchBytes behind part `part` of `parts` of a section.
-HWY_INLINE void fetch_share(const BlockSection& section, const uint8_t* data, int64_t part, int64_t parts) {
-  const uint8_t* const ahead = data + kBlockFetchBytes;
+// Asks for what comes fetch_bytes_ahead() behind part `part` of `parts` of a section.
+HWY_INLINE void fetch_share(const BlockSection& section, int64_t runs, const uint8_t* data, int64_t part,
+                            int64_t parts) {
+  const uint8_t* const ahead = data + fetch_bytes_ahead(section, runs);
   const int64_t end = (part + 1) * section.size() / parts;
   for (int64_t line = part * section.size() / parts; line < end; line += 64) __builtin_prefetch(ahead + line, 0, 2);
 }
@@ -130,7 +131,7 @@ HWY_NOINLINE void unpack(const BlockSection& section, const uint8_t* panel, int6
   const uint8_t* data = panel + k / kRun / F::kRuns * section.size();
   for (int64_t first = 0; first < num_runs; first += F::kRuns, data += section.size()) {
     for (int64_t column = column_begin; column < column_end; column += kLanes) {
-      fetch_share(section, data, column / kLanes, kColumns / kLanes);
+      fetch_share(section, F::kRuns, data, column / kLanes, kColumns / kLanes);
       const SectionReader s(section, data, column);
       LLMB_UNROLL for (int run = 0; run < F::kRuns; ++run) {
         auto* const codes = &to->codes[(first + run) * 8];

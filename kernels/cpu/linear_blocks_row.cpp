@@ -26,7 +26,7 @@ HWY_NOINLINE void multiply_row(const LinearTask& t, BlockFormat format, float* s
   for (int64_t k = 0; k < num_k; k += kRun) {
     const int64_t run = k / kRun;
     const uint8_t* const data = panel + run / runs * section.size();
-    const uint8_t* const ahead = panel + run * section.size() / runs + kBlockFetchBytes;
+    const uint8_t* const ahead = panel + run * section.size() / runs + fetch_bytes_ahead(section, runs);
     for (int64_t line = 0; line < section.size() / runs; line += 64) __builtin_prefetch(ahead + line, 0, 2);
     for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes) {
       SectionReader s[] = {{section, data, column}, {section, data, column + kLanes}};
