@@ -19,6 +19,8 @@
 //   bbh/navigate                   2633  1.171  3.734       754  1.061  2.696
 //   bbh/word_sorting               1882  1.051  1.385      4339  1.067  1.217
 // At most 1.3 us and 63.0 bytes a token.
+// 2026-11-28, 2-core AMD EPYC (Zen 5), busy: the own text alone 1.057 to 2.368 (below 1.1: word_sorting in both forms and
+// navigate, bare), with ended answers 1.232 to 6.010; at most 1.4 us and 63.0 bytes a token.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
