@@ -1,7 +1,9 @@
-// Multi-token prediction, EAGLE and a draft model on a GPU, of the whole program, with the host SIMT layer in place of one: the
-// same bytes with and without, with answers in given forms, whatever the schedule and however often the job is killed.
+// Multi-token prediction, EAGLE and a draft model on a GPU, of the whole program, with the host SIMT layer in place of
+// one: the same bytes with and without, with answers in given forms, whatever the schedule and however often the job is
+// killed.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -34,15 +36,17 @@ std::string lines(int count) {
 }
 
 std::vector<std::string> command(const std::string& model, const std::vector<std::string>& more) {
-  return with({binary_dir() + "/tests/gpu_program", "-m", kFixtures + model,
-               "--tokenizer", kModel, "--progress", "none", "--device", "cuda", "--max-model-len", "64",
-               "--max-num-batched-tokens", "32", "--threads", "1", "--dtype", "bfloat16", "--deterministic"},
+  return with({binary_dir() + "/tests/gpu_program", "-m", kFixtures + model, "--tokenizer", kModel, "--progress",
+               "none", "--device", "cuda", "--max-model-len", "64", "--max-num-batched-tokens", "32", "--threads", "1",
+               "--dtype", "bfloat16", "--deterministic"},
               more);
 }
 
 }  // namespace
 
-TEST_CASE("on a GPU drafts by a layer behind the last one or by another model change no byte, in other schedules and killed") {
+TEST_CASE(
+    "on a GPU drafts by a layer behind the last one or by another model change no byte, in other schedules and "
+    "killed") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), lines(8));
   const std::pair<std::string, std::string> models[] = {
@@ -61,9 +65,9 @@ TEST_CASE("on a GPU drafts by a layer behind the last one or by another model ch
         run({"--speculative", drafter, "--max-num-seqs", "5", "--num-gpu-blocks-override", "40"});
     CHECK(stable_output(drafted) == stable_output(plain));
     CHECK(sum_of_metric(drafted, "drafted_tokens") > 0);
-    const std::string small = run({"--speculative", drafter, "--max-num-seqs", "4", "--num-gpu-blocks-override", "14",
-                                   "--block-size", "8", "--num-speculative-tokens", "3", "--preemption",
-                                   drafter == "mtp" ? "recompute" : "swap"});
+    const std::string small =
+        run({"--speculative", drafter, "--max-num-seqs", "4", "--num-gpu-blocks-override", "14", "--block-size", "8",
+             "--num-speculative-tokens", "3", "--preemption", drafter == "mtp" ? "recompute" : "swap"});
     CHECK(stable_output(small) == stable_output(plain));
     if (drafter.starts_with("eagle")) continue;
     const std::string out = dir.file("out-" + drafter.substr(0, 3) + ".jsonl");
@@ -81,6 +85,29 @@ TEST_CASE("over several GPUs a layer behind the last one is refused by name") {
   CHECK(result.exit_code == 4);
   CHECK(result.err.find("a layer behind the last one that drafts (mtp, eagle): not over several ranks yet") !=
         std::string::npos);
+}
+
+TEST_CASE(
+    "a GPU drafts where it is asked to or its sums are those of each row alone, and says where bytes may differ") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), lines(1));
+  const auto start_lines = [&](bool deterministic, const std::vector<std::string>& more) {
+    std::vector<std::string> asked = command("models/llama-gqa", with({dir.file("in.jsonl")}, more));
+    *std::find(asked.begin(), asked.end(), "none") = "auto";  // of --progress
+    if (!deterministic) asked.erase(std::find(asked.begin(), asked.end(), "--deterministic"));
+    const ProcessResult result = run_process(asked);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+    return result.err;
+  };
+  const auto contains = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  const std::string kWarning = "without --deterministic bytes may differ";
+  CHECK(!contains(start_lines(false, {}), "drafts    "));
+  CHECK(contains(start_lines(false, {"--speculative", "lookup"}), kWarning));
+  const std::string exact = start_lines(true, {});
+  CHECK(contains(exact, "drafts    lookup"));
+  CHECK(!contains(exact, kWarning));
 }
 
 }  // namespace llmb::test
