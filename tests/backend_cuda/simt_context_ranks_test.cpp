@@ -12,14 +12,13 @@
 #include "core/layer_groups.h"
 #include "core/rank_part.h"
 #include "kernels/simt/settings.h"
-#include "model/config_loader.h"
 #include "tests/backend_cuda/drafted_job.h"
+#include "tests/backend_cuda/ranks_job.h"
 #include "tests/support/all_schedules.h"
 #include "tests/support/forked_ranks.h"
 #include "tests/support/golden.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/scheduled_run.h"
-#include "tests/support/scripted_proposer.h"
 #include "tests/support/short_adapted_requests.h"
 #include "tests/support/window_requests.h"
 
@@ -33,52 +32,6 @@ ForkedRanksOptions grid(int32_t context_size, int32_t tensor_size = 1, int32_t n
   ranks.context_size = context_size;
   ranks.delay_seed = seed;
   return ranks;
-}
-
-ModelConfig config_of_dir(const std::string& dir) {
-  const Result<ModelConfig> config = load_model_config(dir);
-  REQUIRE_MESSAGE(config.ok(), config.status().message());
-  return *config;
-}
-
-std::string fixture(const std::string& name) { return source_dir() + "/data/fixtures/models/" + name; }
-
-LoadOptions options_for(const std::string& dir, const ModelConfig& config, DType dtype) {
-  LoadOptions o;
-  o.model_dir = dir;
-  o.groups_layers = true;
-  o.block_size = 8;
-  o.num_blocks_override = 200;
-  o.max_num_seqs = 6;
-  o.max_num_batched_tokens = 40;
-  o.max_model_len = std::min(config.max_position_embeddings, 64);
-  o.num_threads = 1;
-  o.dtype = o.kv_cache_dtype = dtype;
-  o.cuda.deterministic = true;
-  return o;
-}
-
-// Greedy and sampled rows.
-std::vector<GenerateRequest> requests_for(const ModelConfig& config, int32_t num_tokens = 3) {
-  std::vector<GenerateRequest> requests;
-  for (const int32_t length : {1, 7, 9, 21}) {
-    GenerateRequest& r = requests.emplace_back();
-    for (int32_t i = 0; i < length; ++i) r.prompt.push_back((11 * i + 3 * length) % config.vocab_size);
-    r.num_tokens = num_tokens;
-    r.sampling.num_logprobs = 4;
-    r.sampling.rng = {3, static_cast<uint64_t>(length)};
-    if (length % 4 == 1) r.sampling.temperature = 0.9f, r.sampling.top_p = 0.95f;
-  }
-  return requests;
-}
-
-SchedulerConfig scheduler_for(int32_t max_num_seqs, int32_t max_num_batched_tokens) {
-  SchedulerConfig config;
-  config.max_num_seqs = max_num_seqs;
-  config.max_num_batched_tokens = max_num_batched_tokens;
-  config.max_model_len = 64;
-  config.enable_prefix_caching = true;
-  return config;
 }
 
 }  // namespace
@@ -217,17 +170,7 @@ TEST_CASE("choices, prompts that begin alike, and verified drafts in chains and 
       run_scheduled(*loaded(make_cuda_backend(0), config, options), scheduler_for(6, 40), nullptr, requests);
   const auto ranks = loaded(std::make_unique<RanksAtWork>(grid(2, 1, 1, 9)), config, options);
   CHECK((run_scheduled(*ranks, scheduler_for(6, 13), nullptr, requests).answers == plain.answers));
-  for (const double tree_rate : {0.0, 0.9}) {
-    ScriptedProposer proposer(tokens_of(requests, plain.answers), 128,
-                              {.propose_rate = 0.9, .right_rate = 0.6, .tree_rate = tree_rate}, 7);
-    SchedulerConfig scheduler = scheduler_for(6, 40);
-    scheduler.max_num_drafts = 14;
-    scheduler.max_drafts_per_group = 6;
-    scheduler.allows_trees = tree_rate > 0;
-    const ScheduledRun drafted = run_scheduled(*ranks, scheduler, &proposer, requests);
-    CHECK((drafted.answers == plain.answers));
-    CHECK(drafted.num_given - drafted.num_groups > 5);
-  }
+  check_verified_drafts(*ranks, scheduler_for(6, 40), requests, plain, 5);
 }
 
 TEST_CASE("drafts by a model and by the model's first layers change no byte") {
@@ -317,14 +260,7 @@ TEST_CASE("a rank that is killed, and one that stops, end the step of all with a
     REQUIRE(ranks.backend->load(config, options_for(dir, config, DType::kBF16)).ok());
     const std::vector<TokenId> prompt(20, 7);
     const StepPlan plan = PlanBuilder(8).add(prompt, 0, 20, {0, 1, 2}, {}).plan();
-    StepOutput output;
-    REQUIRE(ranks.backend->submit(plan).ok());
-    REQUIRE(ranks.backend->wait(&output).ok());
-    ::kill(ranks.peers->pids()[0], signal);
-    Status status = ranks.backend->submit(plan);
-    if (status.ok()) status = ranks.backend->wait(&output);
-    CHECK(status.code() == StatusCode::kDeviceError);
-    CHECK_MESSAGE(status.message().find("rank 1 in step ") != std::string::npos, status.message());
+    check_signal_is_named(ranks, plan, signal);
   }
 }
 

@@ -14,7 +14,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/divided_rows.h"
 #include "core/rank_part.h"
-#include "model/config_loader.h"
+#include "tests/backend_cuda/ranks_job.h"
 #include "tests/support/all_schedules.h"
 #include "tests/support/compare.h"
 #include "tests/support/forked_ranks.h"
@@ -39,14 +39,6 @@ LoadOptions rank_options(const std::string& dir, const ModelConfig& config, DTyp
   options.num_threads = 1;
   options.dtype = options.kv_cache_dtype = dtype;
   return options;
-}
-
-std::string fixture(const std::string& name) { return source_dir() + "/data/fixtures/models/" + name; }
-
-ModelConfig config_of_dir(const std::string& dir) {
-  const Result<ModelConfig> config = load_model_config(dir);
-  REQUIRE_MESSAGE(config.ok(), config.status().message());
-  return *config;
 }
 
 // The beginnings of short lines.
@@ -255,14 +247,7 @@ TEST_CASE("a rank that is killed, and one that stops, end the step of all with a
     std::vector<BlockId> blocks = {0, 1, 2, 3, 4, 5};
     const StepPlan plan =
         PlanBuilder(16).add(request.prompt, 0, static_cast<int32_t>(request.prompt.size()), blocks, {}).plan();
-    StepOutput output;
-    REQUIRE(ranks.backend->submit(plan).ok());
-    REQUIRE(ranks.backend->wait(&output).ok());
-    ::kill(ranks.peers->pids()[0], signal);
-    Status status = ranks.backend->submit(plan);
-    if (status.ok()) status = ranks.backend->wait(&output);
-    CHECK(status.code() == StatusCode::kDeviceError);
-    CHECK_MESSAGE(status.message().find("rank 1 in step ") != std::string::npos, status.message());
+    check_signal_is_named(ranks, plan, signal);
   }
 }
 

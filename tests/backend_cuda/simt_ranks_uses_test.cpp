@@ -13,33 +13,22 @@
 #include "engine/engine.h"
 #include "model/config_loader.h"
 #include "tests/backend_cuda/drafted_job.h"
+#include "tests/backend_cuda/ranks_job.h"
 #include "tests/support/beam_lines.h"
 #include "tests/support/forked_ranks.h"
 #include "tests/support/golden.h"
 #include "tests/support/listed_requests.h"
 #include "tests/support/scheduled_run.h"
-#include "tests/support/scripted_proposer.h"
 #include "tests/support/toy_constraint.h"
 #include "tests/support/window_requests.h"
 
 namespace llmb::test {
 namespace {
 
-std::string fixture(const std::string& name) { return source_dir() + "/data/fixtures/models/" + name; }
-
-LoadOptions options_for(const std::string& model, DType dtype, DType kv_dtype, int32_t num_blocks) {
-  LoadOptions o;
-  o.model_dir = fixture(model);
-  o.groups_layers = true;
-  o.block_size = 8;
+LoadOptions options_with(const std::string& model, DType dtype, DType kv_dtype, int32_t num_blocks) {
+  LoadOptions o = options_for(fixture(model), config_of_dir(fixture(model)), dtype);
   o.num_blocks_override = num_blocks;
-  o.max_num_seqs = 6;
-  o.max_num_batched_tokens = 40;
-  o.max_model_len = 64;
-  o.num_threads = 1;
-  o.dtype = dtype;
   o.kv_cache_dtype = kv_dtype;
-  o.cuda.deterministic = true;
   return o;
 }
 
@@ -51,15 +40,6 @@ ForkedRanksOptions delayed(uint64_t seed) {
 
 std::unique_ptr<Backend> load(const LoadOptions& options, uint64_t delay_seed) {
   return loaded(std::make_unique<RanksAtWork>(delayed(delay_seed)), *load_model_config(options.model_dir), options);
-}
-
-SchedulerConfig scheduler_for(int32_t max_num_seqs, int32_t max_num_batched_tokens) {
-  SchedulerConfig config;
-  config.max_num_seqs = max_num_seqs;
-  config.max_num_batched_tokens = max_num_batched_tokens;
-  config.max_model_len = 64;
-  config.enable_prefix_caching = true;
-  return config;
 }
 
 TEST_CASE("sequences that are preempted, computed again or swapped, in KV caches of 16 and 8 bits: no bit changes") {
@@ -74,7 +54,7 @@ TEST_CASE("sequences that are preempted, computed again or swapped, in KV caches
     const auto requests = window_requests({25, 30, 17}, 26);
     ScheduledRun expected;
     bool has_windows = false;
-    LoadOptions few = options_for(model, DType::kBF16, kv_dtype, 100);
+    LoadOptions few = options_with(model, DType::kBF16, kv_dtype, 100);
     {
       const auto ample = load(few, 0);
       expected = run_scheduled(*ample, scheduler_for(4, 40), nullptr, requests);
@@ -99,7 +79,7 @@ TEST_CASE("sequences that are preempted, computed again or swapped, in KV caches
 }
 
 TEST_CASE("choices that share a prompt, and prompts that begin alike: the bits of each alone") {
-  const auto backend = load(options_for("llama-gqa", DType::kBF16, DType::kBF16, 100), 3);
+  const auto backend = load(options_with("llama-gqa", DType::kBF16, DType::kBF16, 100), 3);
   std::vector<std::shared_ptr<const Request>> requests;
   for (const int32_t length : {7, 16, 17, 30}) requests.push_back(request_with_choices(length, 4, 9));
   requests.push_back(requests.back());
@@ -117,7 +97,7 @@ TEST_CASE("beams over ranks are token for token those of transformers, in fp32")
     by_model[line.at("model").get<std::string>()].push_back(line);
   for (const std::string model : {"llama-gqa", "gemma2"}) {
     CAPTURE(model);
-    LoadOptions o = options_for(model, DType::kF32, DType::kF32, 200);
+    LoadOptions o = options_with(model, DType::kF32, DType::kF32, 200);
     const ModelConfig config = *load_model_config(o.model_dir);
     o.groups_layers = false;
     o.block_size = 16;
@@ -129,7 +109,7 @@ TEST_CASE("beams over ranks are token for token those of transformers, in fp32")
 }
 
 TEST_CASE("rows with forms: one GPU's tokens, beside rows without, also where a token has no choice") {
-  const LoadOptions options = options_for("llama-gqa", DType::kF32, DType::kF32, 100);
+  const LoadOptions options = options_with("llama-gqa", DType::kF32, DType::kF32, 100);
   const ModelConfig config = *load_model_config(options.model_dir);
   std::vector<std::shared_ptr<Request>> requests;
   for (int i = 0; i < 10; ++i) {
@@ -163,24 +143,13 @@ TEST_CASE("rows with forms: one GPU's tokens, beside rows without, also where a 
 }
 
 TEST_CASE("verified drafts, in chains and trees, change no bit") {
-  LoadOptions options = options_for("llama-gqa", DType::kBF16, DType::kBF16, 100);
+  LoadOptions options = options_with("llama-gqa", DType::kBF16, DType::kBF16, 100);
   options.max_num_drafts = 14;
   const auto backend = load(options, 4);
   std::vector<std::shared_ptr<const Request>> requests;
   for (const int32_t length : {1, 8, 17}) requests.push_back(request_with_choices(length, 2, 20));
   const ScheduledRun plain = run_scheduled(*backend, scheduler_for(6, 40), nullptr, requests);
-  for (const double tree_rate : {0.0, 0.9}) {
-    ScriptedProposer proposer(tokens_of(requests, plain.answers), 128,
-                              {.propose_rate = 0.9, .right_rate = 0.6, .tree_rate = tree_rate}, 7);
-    SchedulerConfig config = scheduler_for(6, 40);
-    config.max_num_drafts = 14;
-    config.max_drafts_per_group = 6;
-    config.allows_trees = tree_rate > 0;
-    const ScheduledRun drafted = run_scheduled(*backend, config, &proposer, requests);
-    CHECK((drafted.answers == plain.answers));
-    CHECK(drafted.num_given - drafted.num_groups > 10);
-    CHECK((drafted.num_trees > 0) == config.allows_trees);
-  }
+  check_verified_drafts(*backend, scheduler_for(6, 40), requests, plain, 10);
 }
 
 TEST_CASE("drafts by lookup, by a model, by the model's first layers and by lookahead change no byte") {

@@ -13,14 +13,12 @@
 #include <vector>
 
 #include "core/layer_groups.h"
-#include "model/config_loader.h"
 #include "tests/backend_cuda/drafted_job.h"
+#include "tests/backend_cuda/ranks_job.h"
 #include "tests/support/all_schedules.h"
 #include "tests/support/forked_ranks.h"
 #include "tests/support/golden.h"
-#include "tests/support/plan_builder.h"
 #include "tests/support/scheduled_run.h"
-#include "tests/support/scripted_proposer.h"
 #include "tests/support/short_adapted_requests.h"
 #include "tests/support/window_requests.h"
 
@@ -35,53 +33,6 @@ ForkedRanksOptions grid(int32_t num_stages, int32_t tensor_size = 1, uint64_t de
   return ranks;
 }
 
-ModelConfig config_of_dir(const std::string& dir) {
-  const Result<ModelConfig> config = load_model_config(dir);
-  REQUIRE_MESSAGE(config.ok(), config.status().message());
-  return *config;
-}
-
-std::string fixture(const std::string& name) { return source_dir() + "/data/fixtures/models/" + name; }
-
-LoadOptions options_for(const std::string& dir, const ModelConfig& config, DType dtype) {
-  LoadOptions o;
-  o.model_dir = dir;
-  o.groups_layers = true;
-  o.block_size = 8;
-  o.num_blocks_override = 200;
-  o.max_num_seqs = 6;
-  o.max_num_batched_tokens = 40;
-  o.max_model_len = std::min(config.max_position_embeddings, 64);
-  o.num_threads = 1;
-  o.dtype = o.kv_cache_dtype = dtype;
-  o.cuda.deterministic = true;
-  return o;
-}
-
-// Greedy and sampled rows.
-std::vector<GenerateRequest> requests_for(const ModelConfig& config, int32_t num_tokens = 4) {
-  std::vector<GenerateRequest> requests;
-  for (const int32_t length : {1, 7, 9, 17}) {
-    GenerateRequest& r = requests.emplace_back();
-    for (int32_t i = 0; i < length; ++i) r.prompt.push_back((11 * i + 3 * length) % config.vocab_size);
-    r.num_tokens = num_tokens;
-    r.sampling.num_logprobs = 4;
-    r.sampling.rng = {3, static_cast<uint64_t>(length)};
-    if (length % 4 == 1) r.sampling.temperature = 0.9f, r.sampling.top_p = 0.95f;
-  }
-  return requests;
-}
-
-SchedulerConfig scheduler_for(int32_t max_num_seqs, int32_t max_num_batched_tokens, int32_t num_alternating) {
-  SchedulerConfig config;
-  config.max_num_seqs = max_num_seqs;
-  config.max_num_batched_tokens = max_num_batched_tokens;
-  config.max_model_len = 64;
-  config.enable_prefix_caching = true;
-  config.num_alternating = num_alternating;
-  return config;
-}
-
 }  // namespace
 
 TEST_CASE("golden models of every kind over two and three stages: the bytes of one GPU, or refused by name") {
@@ -93,7 +44,7 @@ TEST_CASE("golden models of every kind over two and three stages: the bytes of o
     if (!runs_all_schedules() && !kinds.contains(name)) continue;
     const ModelConfig config = config_of_dir(dir);
     const LoadOptions options = options_for(dir, config, DType::kBF16);
-    const auto requests = requests_for(config);
+    const auto requests = requests_for(config, 4);
     std::vector<Generated> expected;
     for (int32_t stages = 2; stages <= std::min(3, config.num_hidden_layers); ++stages) {
       if (stages == 3 && !runs_all_schedules() && num_divided % 2 == 1) continue;
@@ -121,7 +72,7 @@ TEST_CASE("two GPUs to a stage: the bytes of two GPUs, whatever the timing of an
   for (const DType kv_dtype : {DType::kF32, DType::kI8}) {
     LoadOptions options = options_for(dir, config, DType::kF32);
     options.kv_cache_dtype = kv_dtype;
-    const auto requests = requests_for(config);
+    const auto requests = requests_for(config, 4);
     const auto expected = generate_at_random(*load_forked_ranks(grid(1, 2), config, options), requests, 40, 6, 1);
     const uint64_t num_runs = runs_all_schedules() ? 20 : 2;
     for (uint64_t seed = 1; seed <= num_runs; ++seed)
@@ -186,17 +137,7 @@ TEST_CASE("choices that share a prompt, and verified drafts in chains and trees:
   const ScheduledRun plain =
       run_scheduled(*loaded(make_cuda_backend(0), config, options), scheduler_for(6, 40, 1), nullptr, requests);
   const auto ranks = loaded(std::make_unique<RanksAtWork>(grid(2, 1, 9)), config, options);
-  for (const double tree_rate : {0.0, 0.9}) {
-    ScriptedProposer proposer(tokens_of(requests, plain.answers), 128,
-                              {.propose_rate = 0.9, .right_rate = 0.6, .tree_rate = tree_rate}, 7);
-    SchedulerConfig scheduler = scheduler_for(6, 40, 2);
-    scheduler.max_num_drafts = 14;
-    scheduler.max_drafts_per_group = 6;
-    scheduler.allows_trees = tree_rate > 0;
-    const ScheduledRun drafted = run_scheduled(*ranks, scheduler, &proposer, requests);
-    CHECK((drafted.answers == plain.answers));
-    CHECK(drafted.num_given - drafted.num_groups > 10);
-  }
+  check_verified_drafts(*ranks, scheduler_for(6, 40, 2), requests, plain, 10);
 }
 
 TEST_CASE("drafts by a model and by lookahead change no byte; those by the model's first layers are refused by name") {
@@ -236,7 +177,7 @@ TEST_CASE("adapters, and weights of few bits: the bytes of one GPU") {
       if (quantises == (quantization == Quantization::kNone)) continue;
       CAPTURE(name);
       few.cpu.quantization = quantization;
-      const auto requests = requests_for(config, 3);
+      const auto requests = requests_for(config);
       const auto alone = generate_at_random(*loaded(make_cuda_backend(0), config, few), requests, 40, 6, 1);
       CHECK((generate_at_random(*load_forked_ranks(grid(2), config, few), requests, 9, 4, 2) == alone));
     }
