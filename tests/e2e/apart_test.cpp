@@ -118,8 +118,11 @@ TEST_CASE("workers of several ranks each: the bytes of one such worker, also whe
   CHECK(parse_lines(read_file(metrics)).back()["kv_blocks_swapped_in"] > 0);
   const auto run = StartedRun::of(with(with(command, apart(1, 1)), {"-o", out, "--request-rate", "40"}));
   REQUIRE(run->wait_for_workers(2));
-  for (int i = 0; i < 2000 && !(fs::exists(out + ".partial") && fs::file_size(out + ".partial") > 0); ++i)
-    ::usleep(2000);
+  // Of a row whose prompt has whole blocks, so that ranks of both workers have run steps: they are started again then.
+  const auto is_answered = [&] {
+    return fs::exists(out + ".partial") && contains(read_file(out + ".partial"), "\"id\":1,");
+  };
+  for (int i = 0; i < 4000 && !run->has_ended() && !is_answered(); ++i) ::usleep(5000);
   for (const pid_t rank : run->ranks()) ::kill(rank, SIGKILL);
   const ProcessResult killed = run->wait();
   CHECK_MESSAGE(killed.exit_code == 3, killed.err);
