@@ -118,7 +118,7 @@ TEST_CASE("workers of several ranks each: the bytes of one such worker, also whe
   CHECK(parse_lines(read_file(metrics)).back()["kv_blocks_swapped_in"] > 0);
   const auto run = StartedRun::of(with(with(command, apart(1, 1)), {"-o", out, "--request-rate", "40"}));
   REQUIRE(run->wait_for_workers(2));
-  // Of a row whose prompt has whole blocks, so that ranks of both workers have run steps: they are started again then.
+  // This row has whole blocks in its prompt: once it is written, ranks of both workers have run steps.
   const auto is_answered = [&] {
     return fs::exists(out + ".partial") && contains(read_file(out + ".partial"), "\"id\":1,");
   };
