@@ -78,7 +78,8 @@ MaybeError LineParse::check_other_field(std::string_view name, const FieldSpec* 
     std::string message = spec->neutral == Neutral::kNull
                               ? std::string(name) + " is not supported"
                               : std::string(name) + " is supported only as " + std::string(neutral_text(spec->neutral));
-    return field_error("unsupported_field", name, message + "; got " + shown(value));
+    return field_error("unsupported_field", name,
+                       message + "; got " + shown(value) + (strict ? std::string() : task_of_texts()));
   }
   if (!strict && (extras_.contains(name) || ++*num_checked > kMaxChecked)) return std::nullopt;
   const std::optional<std::string_view> meant = near_miss(name);
@@ -245,7 +246,7 @@ MaybeError LineParse::read_prompt(const FieldSet& fields) {
   if (num_prompts == 0 || wrong_kind)
     return RequestError{"missing_field",
                         "the line needs " + std::string(wanted) +
-                            (request.form == ApiForm::kNative ? names_of_fields(root_) : std::string()),
+                            (request.form == ApiForm::kNative ? names_of_fields(root_) + task_of_texts() : std::string()),
                         request.form == ApiForm::kNative ? std::nullopt : std::optional<std::string>(wanted),
                         std::nullopt};
   if (messages != nullptr) return read_chat(fields, &request.prompt.emplace<ChatMessages>());

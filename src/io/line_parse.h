@@ -61,6 +61,7 @@ class LineParse {
   MaybeError read_pairs(simdjson::dom::object object);
   MaybeError read_documents(simdjson::dom::object object);
   static bool is_of_pair(std::string_view name);  // a native field of pairs or documents
+  std::string task_of_texts() const;  // for messages: "; --task …" where the line has texts that another task reads
   void take_prompts(std::vector<PromptInput> prompts);
   MaybeError read_embed_field(std::string_view name, JsonElement value);
   MaybeError read_input(JsonElement value);

@@ -223,6 +223,20 @@ MaybeError LineParse::read_pairs(dom::object object) {
 
 bool LineParse::is_of_pair(std::string_view name) { return is_one_of(name, kPairFields); }
 
+std::string LineParse::task_of_texts() const {
+  if (!root_.is_object() || request.params.task == Task::kEmbed || request.params.task == Task::kClassify) return {};
+  const auto has = [&](std::string_view name) {
+    JsonElement value;
+    return root_[name].get(value) == simdjson::SUCCESS;
+  };
+  for (const std::string_view name : {"prompt", "messages", "prompt_token_ids"})
+    if (has(name)) return {};
+  if (has("query") && has("documents")) return "; --task classify ranks the documents for a query";
+  if (has("text_1") && has("text_2")) return "; --task classify scores pairs of texts";
+  if (has("input")) return "; --task embed takes an input, so does --task classify";
+  return {};
+}
+
 MaybeError LineParse::read_documents(dom::object object) {
   if (MaybeError error = check_pairs()) return error;
   if (MaybeError error = read_instruction(object)) return error;

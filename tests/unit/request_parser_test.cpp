@@ -83,6 +83,13 @@ TEST_CASE("exactly one kind of prompt") {
   GenerationParams vectors;
   vectors.task = Task::kEmbed;
   CHECK(refused(R"({"id":1})", vectors).error.message.starts_with("the line needs input, prompt, messages or"));
+  const auto names_task = [](const std::string& line, const char* task) {
+    return refused(line).error.message.find(std::string("; --task ") + task) != std::string::npos;
+  };
+  CHECK(names_task(R"({"query":"a","documents":["b"]})", "classify ranks"));
+  CHECK(names_task(R"({"text_1":"a","text_2":"b"})", "classify scores"));
+  CHECK(names_task(R"({"input":"a"})", "embed takes"));
+  CHECK(!names_task(R"({"input":"a","prompt":"a","documents":["b"]})", ""));
   CHECK(refused(R"({"prompt":"a","prompt_token_ids":[1]})").error.code == "invalid_request");
   CHECK(refused(R"({"prompt":"a","messages":[{"role":"user","content":"x"}]})").error.code == "invalid_request");
   CHECK(std::get<std::string>(accepted(R"({"prompt":"a","prompt_token_ids":null})").prompt) == "a");
