@@ -178,7 +178,10 @@ JobMetrics Job::metrics(const Outcome& outcome) {
   metrics.wall_ms = clock_->now_ms() - outcome.start_ms - workers_->ending_ms();
   metrics.backend = workers_->info();
   const bool is_well = outcome.engine.ok() && outcome.output.ok() && !must_end_process_;
-  if (options_.measures_machine && is_well && metrics.steps.num_steps > 0) metrics.limits = workers_->measure_limits();
+  if (options_.measures_machine && is_well && metrics.steps.num_steps > 0) {
+    live_.enter("measuring the machine");
+    metrics.limits = workers_->measure_limits();
+  }
   return metrics;
 }
 

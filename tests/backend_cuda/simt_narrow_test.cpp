@@ -1,5 +1,5 @@
-// Steps that shrink to sampled rows behind the last layer with keys and values of its own, on the host layer, which counts
-// them: the bytes of rows computed one by one.
+// Steps that shrink to sampled rows behind the last layer with keys and values of its own, on the host layer, which
+// counts them: the bytes of rows computed one by one.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -25,9 +25,8 @@ struct Sizes {
 };
 
 // Those of the golden model; for tensor cores, of two kinds; of one kind, so that prefixes are read together.
-constexpr Sizes kSizes[] = {{"plain", 12, 24, DType::kF32},
-                            {"tensor cores", 16, 264, DType::kBF16},
-                            {"one size", 16, 16, DType::kBF16}};
+constexpr Sizes kSizes[] = {
+    {"plain", 12, 24, DType::kF32}, {"tensor cores", 16, 264, DType::kBF16}, {"one size", 16, 16, DType::kBF16}};
 
 // Random weights and the bundled model's tokenizer.
 EngineJobOptions gemma4_job(const Sizes& sizes) {
@@ -82,7 +81,37 @@ TEST_CASE("deterministic: scores, options, choices and answers are the same byte
   }
 }
 
-// A prompt that comes in pieces beside rows that follow drafts in flight, some of them wrong: entries whose contexts are shorter than they were planned for.
+// Passes plans on one by one. Of steps that narrow it counts those that read prefixes together, and in how many layers.
+class NarrowedSharing final : public Backend {
+ public:
+  explicit NarrowedSharing(Backend* backend) : backend_(*backend), info_(backend->info()) {
+    info_.max_plans_in_flight = 1;
+  }
+  Status load(const ModelConfig&, const LoadOptions&) override { return {}; }
+  const BackendInfo& info() const override { return info_; }
+  Status submit(const StepPlan& plan) override {
+    num_kept_ = simt::num_runs("keep_rows"), num_shared_ = simt::num_runs("shared_paged_attention_kernel");
+    return backend_.submit(plan);
+  }
+  Status wait(StepOutput* output) override {
+    const Status status = backend_.wait(output);
+    const uint64_t num_layers = simt::num_runs("shared_paged_attention_kernel") - num_shared_;
+    if (simt::num_runs("keep_rows") == num_kept_ || num_layers == 0) return status;
+    ++num_steps, most_layers = std::max(most_layers, num_layers);
+    return status;
+  }
+
+  int num_steps = 0;
+  uint64_t most_layers = 0;
+
+ private:
+  Backend& backend_;
+  BackendInfo info_;
+  uint64_t num_kept_ = 0, num_shared_ = 0;  // before the step
+};
+
+// A prompt that comes in pieces beside rows that follow drafts in flight, some of them wrong: entries whose contexts
+// are shorter than they were planned for.
 TEST_CASE("deterministic: prompts beside choices that verify drafts, planned ahead") {
   EngineJobOptions job = gemma4_job(kSizes[2]);
   LoadOptions options = job.load;
@@ -93,8 +122,8 @@ TEST_CASE("deterministic: prompts beside choices that verify drafts, planned ahe
   options.max_num_drafts = 12;
   options.max_model_len = 128;
   const auto backend = loaded(make_cuda_backend(0), job.config, options);
-  const std::vector<std::shared_ptr<const Request>> requests = {request_with_choices(75, 6, 9), request_with_choices(70, 1, 2),
-                                                                request_with_choices(76, 2, 3)};
+  const std::vector<std::shared_ptr<const Request>> requests = {
+      request_with_choices(75, 6, 9), request_with_choices(70, 1, 2), request_with_choices(76, 2, 3)};
   SchedulerConfig config;
   config.max_num_seqs = config.max_num_batched_tokens = 1;
   config.max_model_len = 128;
@@ -111,6 +140,37 @@ TEST_CASE("deterministic: prompts beside choices that verify drafts, planned ahe
     CHECK(run.num_given > run.num_groups);
     CHECK(simt::num_runs("keep_rows") > before);
   }
+}
+
+// A long prompt that an earlier request left in the cache: rows that read it together stand behind the rows of another
+// prompt's last piece, which go where the step narrows. In the layers behind that they read it row by row.
+TEST_CASE("deterministic: a prefix that rows read together, up to where their step narrows") {
+  simt::set_num_multiprocessors(1);
+  EngineJobOptions job = gemma4_job(kSizes[2]);
+  job.config.max_position_embeddings = 192;
+  LoadOptions options = job.load;
+  options.block_size = 8;
+  options.num_blocks_override = 200;
+  options.max_num_seqs = 9;
+  options.max_num_batched_tokens = 30;
+  options.max_model_len = 192;
+  const auto backend = loaded(make_cuda_backend(0), job.config, options);
+  std::vector<std::shared_ptr<const Request>> requests = {request_with_choices(129, 1, 1),
+                                                          request_with_choices(70, 1, 2)};
+  for (int i = 0; i < 7; ++i) requests.push_back(request_with_choices(129, 1, 2));
+  SchedulerConfig config;
+  config.max_num_seqs = config.max_num_batched_tokens = 1;
+  config.max_model_len = 192;
+  config.enable_prefix_caching = true;
+  const ScheduledAnswers one_by_one = run_scheduled(*backend, config, nullptr, requests).answers;
+  config.max_num_seqs = 9;
+  config.max_num_batched_tokens = 30;
+  NarrowedSharing counted(backend.get());
+  const bool is_same = run_scheduled(counted, config, nullptr, requests).answers == one_by_one;
+  CHECK(is_same);
+  CHECK(counted.num_steps > 0);
+  CHECK(counted.most_layers == 1);  // two see all positions; the second is behind the border
+  simt::set_num_multiprocessors(4);
 }
 
 }  // namespace
