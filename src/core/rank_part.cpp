@@ -64,6 +64,32 @@ void divide_heads(const ModelConfig& config, int32_t rank, int32_t size, ModelSh
   share->kv_heads = sets_of(rank);
 }
 
+bool has_mlps_of_several_sizes(const ModelConfig& config) {
+  return std::any_of(config.layers.begin(), config.layers.end(),
+                     [](const LayerConfig& layer) { return layer.intermediate_size > 0; });
+}
+
+bool layers_differ(const ModelConfig& config) { return config.heads_differ() || has_mlps_of_several_sizes(config); }
+
+Range even_mlp(const ModelConfig& config, int64_t columns, int32_t rank, int32_t size) {
+  return even_part(columns, mlp_unit(config, columns, size), rank, size);
+}
+
+// Where layers differ in their sets of keys and values, all have the same query heads on a rank, equally many on each,
+// and of each layer the sets that these need.
+void divide_layers(const ModelConfig& config, int32_t rank, int32_t size, ModelShare* share) {
+  const int64_t heads = config.num_attention_heads;
+  if (config.heads_differ()) share->q_heads = even_part(heads, 1, rank, size);
+  const auto sets = [&](int64_t num_kv) {
+    const int64_t group = heads / num_kv;
+    return Range{share->q_heads.begin / group, ceil_div(share->q_heads.end, group)};
+  };
+  if (config.heads_differ()) share->kv_heads = sets(config.num_key_value_heads);
+  for (int32_t i = 0; i < config.num_hidden_layers; ++i)
+    share->of_layers.push_back({config.heads_differ() ? sets(config.num_kv_heads_of(i)) : share->kv_heads,
+                                even_mlp(config, config.intermediate_size_of(i), rank, size)});
+}
+
 // Those of its stage, balanced by what was measured, or by what is counted where nothing was.
 Range layers_of(const ModelConfig& config, const RankPart& part) {
   const int64_t layers = config.num_hidden_layers;
@@ -102,6 +128,31 @@ Status check_states(const StateConfig& state, int32_t size) {
   return norms_lie_apart ? Status() : cannot_divide("Mamba-2 groups", state.num_norms, size);
 }
 
+Status check_layers(const ModelConfig& config, int32_t size) {
+  if (config.heads_differ() && config.num_attention_heads % size != 0)
+    return cannot_divide("num_attention_heads", config.num_attention_heads, size);
+  for (int32_t i = 0; i < config.num_hidden_layers; ++i) {
+    const std::string of_layer = " of layer " + std::to_string(i) + ":";
+    const int32_t kv = config.num_kv_heads_of(i), mlp = config.intermediate_size_of(i);
+    if (config.heads_differ() && kv % size != 0 && size % kv != 0)
+      return cannot_divide("num_key_value_heads" + of_layer, kv, size);
+    if (mlp > 0 && mlp < size) return cannot_divide("intermediate_size" + of_layer, mlp, size);
+  }
+  return {};
+}
+
+// Layers may take something from others than the one before them.
+Status check_links(const ModelConfig& config) {
+  const auto refused = [&](const char* what) {
+    return unsupported("model_type \"" + config.model_type + "\" has " + what +
+                       ": only --tensor-parallel-size divides it among ranks yet");
+  };
+  if (config.hidden_size_per_layer_input > 0) return refused("inputs of layers");
+  for (const LayerConfig& layer : config.layers)
+    if (layer.kv_layer >= 0) return refused("layers with the keys and values of others");
+  return {};
+}
+
 }  // namespace
 
 Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_stages, int32_t context_size) {
@@ -110,18 +161,14 @@ Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_s
     return unsupported("model_type \"" + config.model_type + "\" has " + what + ", which ranks do not divide yet");
   };
   if (config.is_encoder) return refused("an encoder");
-  if (config.hidden_size_per_layer_input > 0) return refused("inputs of layers");
-  for (const LayerConfig& layer : config.layers)
-    if (layer.kv_layer >= 0) return refused("layers with the keys and values of others");
+  if (num_stages * context_size > 1) LLMB_RETURN_IF_ERROR(check_links(config));
   if (config.has_states() && context_size > 1) return refused("recurrent states, whose rows follow each other");
   if (config.scale_by_inverse_layer && num_stages > 1) return refused("scores that are scaled by layer");
   if (config.num_hidden_layers < num_stages)
     return cannot_divide("num_hidden_layers", config.num_hidden_layers, num_stages);
   if (tensor_size == 1) return {};
   LLMB_RETURN_IF_ERROR(check_states(config.state, tensor_size));
-  if (config.heads_differ()) return refused("layers with heads of their own");
-  for (const LayerConfig& layer : config.layers)
-    if (layer.intermediate_size > 0) return refused("MLPs of several sizes");
+  if (layers_differ(config)) LLMB_RETURN_IF_ERROR(check_layers(config, tensor_size));
   const int64_t kv = config.num_key_value_heads;
   if (!can_divide_groups(kv, config.num_attention_heads / kv, tensor_size))
     return unsupported("num_attention_heads " + std::to_string(config.num_attention_heads) + " over " +
@@ -155,8 +202,9 @@ ModelShare share_of(const ModelConfig& config, const RankPart& part) {
   if (size == 1) return share;
   divide_heads(config, rank, size, &share);
   if (config.has_states()) divide_states(config, rank, size, &share);
-  share.mlp = even_part(config.intermediate_size, mlp_unit(config, config.intermediate_size, size), rank, size);
-  share.shared_mlp = even_part(shared, mlp_unit(config, shared, size), rank, size);
+  share.mlp = even_mlp(config, config.intermediate_size, rank, size);
+  share.shared_mlp = even_mlp(config, shared, rank, size);
+  if (layers_differ(config)) divide_layers(config, rank, size, &share);
   share.experts = even_part(config.experts.num_experts, 1, rank, size);
   share.vocab = even_part(config.vocab_size, vocab_unit(config.vocab_size, size), rank, size);
   return share;
@@ -175,6 +223,12 @@ ModelConfig config_of(const ModelConfig& config, const ModelShare& share) {
   own.num_hidden_layers = static_cast<int32_t>(share.layers.count());
   if (!config.layers.empty())
     own.layers.assign(config.layers.begin() + share.layers.begin, config.layers.begin() + share.layers.end);
+  for (size_t i = 0; i < own.layers.size() && !share.of_layers.empty(); ++i) {
+    LayerConfig& layer = own.layers[i];
+    const auto& [kv_heads, mlp] = share.of_layers[static_cast<size_t>(share.layers.begin) + i];
+    if (layer.num_key_value_heads > 0) layer.num_key_value_heads = static_cast<int32_t>(kv_heads.count());
+    if (layer.intermediate_size > 0) layer.intermediate_size = static_cast<int32_t>(mlp.count());
+  }
   if (!config.alibi_slopes.empty())
     own.alibi_slopes.assign(config.alibi_slopes.begin() + share.q_heads.begin,
                             config.alibi_slopes.begin() + share.q_heads.end);

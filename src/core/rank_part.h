@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "core/model_config.h"
@@ -74,6 +75,13 @@ struct ModelShare {
   Range state_keys, state_values;    // heads of recurrent states; of kShortConv's one value head, its channels
   bool adds_biases = true;           // to sums over ranks: one rank does
   bool embeds = true, draws = true;  // tokens: the first stage, and the last
+  struct OfLayer {
+    Range kv_heads, mlp;
+  };
+  std::vector<OfLayer> of_layers = {};  // [num_hidden_layers] of the model, where they differ in these; else empty
+
+  const Range& kv_heads_of(int32_t layer) const { return of_layers.empty() ? kv_heads : of_layers[layer].kv_heads; }
+  const Range& mlp_of(int32_t layer) const { return of_layers.empty() ? mlp : of_layers[layer].mlp; }
 };
 
 // kUnsupported, naming what of the model cannot be divided so. REQUIRES: all are at least 1

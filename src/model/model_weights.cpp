@@ -115,7 +115,8 @@ Parts Loader::read_qkv(int32_t index, const std::string& prefix) {
   const int64_t d = c_.head_dim_of(index);
   if (is_rank_) {
     qkv.q = rows_of(qkv.q, {share_.q_heads.begin * d, share_.q_heads.end * d});
-    for (Parts* const kv : {&qkv.k, &qkv.v}) *kv = rows_of(*kv, {share_.kv_heads.begin * d, share_.kv_heads.end * d});
+    const Range& sets = share_.kv_heads_of(index);
+    for (Parts* const kv : {&qkv.k, &qkv.v}) *kv = rows_of(*kv, {sets.begin * d, sets.end * d});
   }
   for (const Parts& part : {qkv.q, qkv.k, qkv.v}) {
     parts.weights.insert(parts.weights.end(), part.weights.begin(), part.weights.end());
@@ -222,7 +223,7 @@ void Loader::load_layer(int32_t index, const std::string& prefix, LayerWeights* 
   const bool has_experts = c_.layer(index).has_experts;
   if (!has_experts || c_.experts.beside_dense) {
     const int64_t size = c_.intermediate_size_of(index);
-    const Range columns = is_rank_ ? share_.mlp : Range{0, size};
+    const Range columns = is_rank_ ? share_.mlp_of(index) : Range{0, size};
     load_mlp({prefix, names_.gate, names_.up, names_.gate_up, names_.down}, size, columns, layer);
   }
   if (has_experts) load_experts(prefix, layer);
@@ -245,7 +246,7 @@ void Loader::load_layer_inputs(const std::string& prefix, ModelWeights* weights)
   Parts table, projection;
   table.add(reader_.tensor(prefix + names_.embed_layer_inputs + ".weight", {c_.vocab_size_per_layer_input, all}), {},
             false);
-  weights->embed_layer_inputs = make(table, WeightRole::kVocabulary);
+  weights->embed_layer_inputs = make(rows_of(table, share_.vocab), WeightRole::kVocabulary);
   add_projection(prefix, names_.project_layer_inputs, all, c_.hidden_size, false, &projection);
   weights->project_layer_inputs = make(projection);
   weights->layer_inputs_norm.weight =

@@ -25,9 +25,10 @@ namespace llmb::test {
 namespace {
 
 constexpr int32_t kMaxNumBatchedTokens = 64;
-const std::set<std::string> kKinds = {"llama-gqa", "llama-mqa-tied", "qwen2",  "gemma2",     "olmo2",
-                                      "qwen3_moe", "gpt_oss",        "phi3",   "gpt2",       "bloom",
-                                      "falcon",    "starcoder2",     "lfm2",   "deepseek_v3", "qwen3_next"};
+const std::set<std::string> kKinds = {"llama-gqa", "llama-mqa-tied", "qwen2",      "gemma2",      "olmo2",
+                                      "qwen3_moe", "gpt_oss",        "phi3",       "gpt2",        "bloom",
+                                      "falcon",    "starcoder2",     "lfm2",       "deepseek_v3", "qwen3_next",
+                                      "gemma4",    "gemma4-experts", "gemma4-keys"};
 
 LoadOptions rank_options(const std::string& dir, const ModelConfig& config, DType dtype) {
   LoadOptions options;
@@ -126,8 +127,8 @@ TEST_CASE("deterministic: bytes do not depend on the timing of any call, nor on 
   }
 }
 
-// On the host layer ranks divide the rows of steps of 3 and more (kernels/cuda/tuning.h): with four of them some have one
-// row, or none, and sums of long steps are made in turns.
+// On the host layer ranks divide the rows of steps of 3 and more (kernels/cuda/tuning.h): with four of them some have
+// one row, or none, and sums of long steps are made in turns.
 TEST_CASE("norms of a part of the rows on each GPU: the bytes of norms of all rows on all of them") {
   int num_divided = 0;
   for (const std::string& dir : golden_model_dirs()) {

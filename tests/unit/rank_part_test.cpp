@@ -57,6 +57,46 @@ TEST_CASE("attention and the MLP are each divided evenly: ranks wait for each ot
   CHECK(is(shared[2].kv_heads, 1, 2));
 }
 
+// Gemma 4 31B: layers that see all positions have 4 sets of keys and values, the others 16.
+TEST_CASE("layers with sets of keys and values of their own: the same query heads, and the sets that these need") {
+  ModelConfig config = config_with(32, 16, 21504);
+  config.layers.resize(4);
+  config.layers[3] = {.head_dim = 512, .num_key_value_heads = 4};
+  const auto two = shares_of(config, 2);
+  CHECK(is(two[1].q_heads, 16, 32));
+  CHECK(is(two[1].kv_heads_of(0), 8, 16));
+  CHECK(is(two[1].kv_heads_of(3), 2, 4));
+  const auto eight = shares_of(config, 8);  // pairs of ranks have the same of the last layer
+  CHECK(is(eight[5].q_heads, 20, 24));
+  CHECK(is(eight[5].kv_heads_of(0), 10, 12));
+  CHECK(is(eight[4].kv_heads_of(3), 2, 3));
+  CHECK(is(eight[5].kv_heads_of(3), 2, 3));
+  const ModelConfig own = config_of(config, eight[5]);
+  CHECK(own.num_kv_heads_of(0) == 2);
+  CHECK(own.num_kv_heads_of(3) == 1);
+  CHECK(own.q_size_of(3) == 4 * 512);
+  config.layers[3].num_key_value_heads = 6;
+  CHECK(check_ranks(config, 4, 1).message() == "num_key_value_heads of layer 3: 6 cannot be divided among 4 ranks");
+  CHECK(check_ranks(config, 3, 1).message() == "num_attention_heads 32 cannot be divided among 3 ranks");
+}
+
+// Gemma 4 E2B: the last layers have wider MLPs, and the keys and values of earlier ones.
+TEST_CASE("MLPs of several sizes are each divided evenly; what layers take from others stays on one stage") {
+  ModelConfig config = config_with(8, 1, 6144);
+  config.layers.resize(4);
+  config.layers[3] = {.intermediate_size = 12288, .kv_layer = 1};
+  for (const int32_t rank : {0, 3}) {
+    const ModelShare share = share_of(config, {rank, 4, 1});
+    CHECK(is(share.mlp_of(0), rank * 1536, (rank + 1) * 1536));
+    CHECK(is(share.mlp_of(3), rank * 3072, (rank + 1) * 3072));
+    CHECK(is(share.kv_heads_of(3), 0, 1));
+    CHECK(config_of(config, share).intermediate_size_of(3) == 3072);
+  }
+  CHECK(check_ranks(config, 8, 1).ok());
+  CHECK(check_ranks(config, 1, 2).code() == StatusCode::kUnsupported);
+  CHECK(check_ranks(config, 2, 1, 2).code() == StatusCode::kUnsupported);
+}
+
 TEST_CASE("query heads cover the model once, each with its keys and values, in no more sets than whole groups need") {
   TestRng rng(3);
   for (int i = 0; i < 2000; ++i) {

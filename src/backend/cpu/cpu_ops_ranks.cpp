@@ -11,7 +11,7 @@ namespace llmb {
 void CpuOps::join_ranks(RankContext& ranks, const ModelConfig& whole, const ModelShare& share) {
   ranks_ = &ranks;
   vocab_ = {share.vocab.begin, share.vocab.count(), whole.vocab_size};
-  if (whole.has_latent()) return;
+  if (whole.has_latent() || whole.heads_differ()) return;  // whole groups, or equal parts of one
   head_group_ = whole.num_attention_heads / whole.num_key_value_heads;
   first_absent_ = static_cast<int32_t>(share.q_heads.begin - share.kv_heads.begin * head_group_);
 }

@@ -26,7 +26,7 @@ int64_t min_divided_rows(const DeviceCollectives* tensor, const ModelConfig& who
 ModelShare share_of_gpu(const ModelConfig& config, const RankPart& part) {
   ModelShare share = share_of(config, part);
   const int64_t num_kv = config.num_key_value_heads, size = part.tensor_size, rank = part.tensor_rank();
-  if (num_kv < size) return share;
+  if (num_kv < size || config.heads_differ()) return share;
   const int64_t group = config.num_attention_heads / num_kv;
   share.kv_heads = {rank * num_kv / size, (rank + 1) * num_kv / size};
   share.q_heads = {share.kv_heads.begin * group, share.kv_heads.end * group};
