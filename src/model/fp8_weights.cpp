@@ -38,13 +38,16 @@ Result<std::vector<float>> read_floats(const StoredTensor& tensor, int64_t count
   return out;
 }
 
-// One row, block of columns by block.
+// Columns of a row, block by block.
 template <typename Store>
-void dequantise_row(const uint8_t* in, const float* scales, int64_t block_cols, int64_t cols, const Store& store) {
+void dequantise_row(const uint8_t* row, const float* scales, int64_t block_cols, const MatrixPart& part,
+                    const Store& store) {
   const std::array<float, 256>& values = fp8_values();
-  for (int64_t begin = 0, block = 0; begin < cols; begin += block_cols, ++block) {
-    const int64_t end = std::min(cols, begin + block_cols);
-    for (int64_t col = begin; col < end; ++col) store(col, values[in[col]] * scales[block]);
+  const int64_t last = part.first_col + part.num_cols;
+  for (int64_t begin = part.first_col; begin < last;) {
+    const int64_t block = begin / block_cols, end = std::min(last, (block + 1) * block_cols);
+    for (int64_t col = begin; col < end; ++col) store(col - part.first_col, values[row[col]] * scales[block]);
+    begin = end;
   }
 }
 
@@ -54,10 +57,14 @@ void dequantise_row(const uint8_t* in, const float* scales, int64_t block_cols, 
 struct Fp8Source::Scales {
   std::vector<float> values;  // [ceil(rows / block_rows), ceil(cols / block_cols)]
   int64_t block_rows = 1, block_cols = 1;
+  int64_t cols = 0;
+
+  const float* of_row(int64_t row) const { return values.data() + row / block_rows * ceil_div(cols, block_cols); }
 };
 
 Result<Fp8Source::Scales> Fp8Source::read_scales(const StoredTensor& tensor, int64_t rows, int64_t cols) const {
   Scales scales;
+  scales.cols = cols;
   int64_t count = 1;
   for (const int64_t dimension : tensor.shape) count *= dimension;  // fits: the file holds them
   const bool is_matrix = tensor.shape.size() == 2;
@@ -83,21 +90,42 @@ Result<Fp8Source::Scales> Fp8Source::read_scales(const StoredTensor& tensor, int
 }
 
 // Blocks of codes with their scale, of which scales.block_cols are a multiple.
-TensorView Fp8Source::blocks(const uint8_t* codes, const Scales& scales, int64_t rows, int64_t cols) {
+TensorView Fp8Source::blocks(const uint8_t* codes, const Scales& scales, const MatrixPart& part) {
   const BlockFormat format = config_.dtype == DType::kBF16 ? BlockFormat::kFp8BF16 : BlockFormat::kFp8F16;
   const BlockSize& block = block_size(format);
-  TensorView view{nullptr, config_.dtype, rows, cols, format};
-  if (access_ == WeightAccess::kShapes) return view;
-  auto* const out = static_cast<uint8_t*>(buffers_.take(rows * view.row_bytes()));
-  const int64_t blocks_in_row = ceil_div(cols, scales.block_cols);
-  pool_.parallel_for(rows, [&](int64_t row, int) {
-    const uint8_t* const in = codes + row * cols;
-    const float* const row_scales = scales.values.data() + row / scales.block_rows * blocks_in_row;
-    uint8_t* to = out + row * view.row_bytes();
-    for (int64_t col = 0; col < cols; col += block.size, to += block.bytes) {
+  TensorView view{nullptr, config_.dtype, part.num_rows, part.num_cols, format};
+  if (access_ == WeightAccess::kShapes || part.num_rows == 0) return view;
+  auto* const out = static_cast<uint8_t*>(buffers_.take(view.rows * view.row_bytes()));
+  pool_.parallel_for(view.rows, [&](int64_t i, int) {
+    const int64_t row = part.first_row + i;
+    const uint8_t* const in = codes + row * scales.cols;
+    const float* const row_scales = scales.of_row(row);
+    uint8_t* to = out + i * view.row_bytes();
+    const int64_t end = part.first_col + part.num_cols;
+    for (int64_t col = part.first_col; col < end; col += block.size, to += block.bytes) {
       std::memcpy(to, &row_scales[col / scales.block_cols], 4);
       std::memcpy(to + 4, in + col, static_cast<size_t>(block.size));
     }
+  });
+  view.data = out;
+  return view;
+}
+
+TensorView Fp8Source::numbers(const uint8_t* codes, const Scales& scales, const MatrixPart& part) {
+  const DType dtype = config_.dtype;
+  TensorView view{nullptr, dtype, part.num_rows, part.num_cols};
+  if (access_ == WeightAccess::kShapes || part.num_rows == 0) return view;
+  auto* const out = static_cast<uint8_t*>(buffers_.take(view.rows * view.row_bytes()));
+  pool_.parallel_for(view.rows, [&](int64_t i, int) {
+    const int64_t row = part.first_row + i;
+    auto* const floats = reinterpret_cast<float*>(out + i * view.row_bytes());
+    auto* const halves = reinterpret_cast<uint16_t*>(out + i * view.row_bytes());
+    const auto convert = [&](const auto& store) {
+      dequantise_row(codes + row * scales.cols, scales.of_row(row), scales.block_cols, part, store);
+    };
+    if (dtype == DType::kF32) convert([&](int64_t k, float x) { floats[k] = x; });
+    else if (dtype == DType::kBF16) convert([&](int64_t k, float x) { halves[k] = f32_to_bf16(x); });
+    else convert([&](int64_t k, float x) { halves[k] = f32_to_f16(x); });
   });
   view.data = out;
   return view;
@@ -110,42 +138,45 @@ Result<const uint8_t*> Fp8Source::bytes(const std::string& name, std::span<const
   return stored;
 }
 
+bool Fp8Source::is_fp8(const std::string& name, std::span<const int64_t> shape) const {
+  const std::optional<StoredTensor> stored = checkpoint_.find(name);
+  return stored && stored->dtype == kFp8DType && shape.size() == 2;
+}
+
 Result<TensorView> Fp8Source::tensor(const std::string& name, std::span<const int64_t> shape) {
+  if (is_fp8(name, shape)) return part(name, shape, {0, shape[0], 0, shape[1]});
   const std::optional<StoredTensor> stored = checkpoint_.find(name);
   if (stored && access_ == WeightAccess::kValues) reads_.add(stored->data, stored->bytes);
-  const bool is_fp8 = stored && stored->dtype == kFp8DType && shape.size() == 2;
-  if (!is_fp8) {
-    Result<TensorView> view = checkpoint_.tensor(name, shape);
-    if (view.ok() && access_ == WeightAccess::kShapes) view->data = nullptr;
-    return view;
-  }
+  Result<TensorView> view = checkpoint_.tensor(name, shape);
+  if (view.ok() && access_ == WeightAccess::kShapes) view->data = nullptr;
+  return view;
+}
+
+Result<std::optional<TensorView>> Fp8Source::outline(const std::string& name, std::span<const int64_t> shape) {
+  if (!is_fp8(name, shape)) return std::optional<TensorView>();
+  LLMB_ASSIGN_OR_RETURN(TensorView view, part(name, shape, {0, 0, 0, shape[1]}));
+  view.rows = shape[0];
+  return std::optional(view);
+}
+
+// Scales are read whole: they are few beside the codes, one for each row or block of rows and columns.
+Result<TensorView> Fp8Source::part(const std::string& name, std::span<const int64_t> shape, const MatrixPart& part) {
+  const std::optional<StoredTensor> stored = checkpoint_.find(name);
   LLMB_RETURN_IF_ERROR(check_shape(*stored, shape));
   std::optional<StoredTensor> scale = checkpoint_.find(name + "_scale_inv");
   if (!scale) scale = checkpoint_.find(name + "_scale");
   if (!scale)
     return data_loss(stored->where + " is F8_E4M3 without a scale (" + name + "_scale, " + name + "_scale_inv)");
-  const int64_t rows = shape[0], cols = shape[1];
-  LLMB_ASSIGN_OR_RETURN(const Scales scales, read_scales(*scale, rows, cols));
-
-  const DType dtype = config_.dtype;
-  const BlockSize& block = block_size(BlockFormat::kFp8BF16);
-  const bool has_blocks = cols % block.size == 0 && (scales.block_cols == cols || scales.block_cols % block.size == 0);
-  if (form_ == WeightForm::kBlocks && has_blocks && dtype != DType::kF32)
-    return blocks(stored->data, scales, rows, cols);
-  if (access_ == WeightAccess::kShapes) return TensorView{nullptr, dtype, rows, cols};
-  auto* const out = static_cast<uint8_t*>(buffers_.take(rows * cols * dtype_bytes(dtype)));
-  const int64_t blocks_in_row = ceil_div(cols, scales.block_cols);
-  pool_.parallel_for(rows, [&](int64_t row, int) {
-    const uint8_t* const in = stored->data + row * cols;
-    const float* const row_scales = scales.values.data() + row / scales.block_rows * blocks_in_row;
-    auto* const floats = reinterpret_cast<float*>(out) + row * cols;
-    auto* const halves = reinterpret_cast<uint16_t*>(out) + row * cols;
-    const auto convert = [&](const auto& store) { dequantise_row(in, row_scales, scales.block_cols, cols, store); };
-    if (dtype == DType::kF32) convert([&](int64_t i, float x) { floats[i] = x; });
-    else if (dtype == DType::kBF16) convert([&](int64_t i, float x) { halves[i] = f32_to_bf16(x); });
-    else convert([&](int64_t i, float x) { halves[i] = f32_to_f16(x); });
-  });
-  return TensorView{out, dtype, rows, cols};
+  reads_.add(stored->data, stored->bytes);
+  reads_.add(scale->data, scale->bytes);
+  const int64_t cols = shape[1];
+  LLMB_ASSIGN_OR_RETURN(const Scales scales, read_scales(*scale, shape[0], cols));
+  const int64_t block = block_size(BlockFormat::kFp8BF16).size;
+  const bool has_blocks = cols % block == 0 && (scales.block_cols == cols || scales.block_cols % block == 0);
+  const bool is_cut = part.first_col % block != 0 || part.num_cols % block != 0;
+  if (form_ == WeightForm::kBlocks && has_blocks && !is_cut && config_.dtype != DType::kF32)
+    return blocks(stored->data, scales, part);
+  return numbers(stored->data, scales, part);
 }
 
 }  // namespace llmb

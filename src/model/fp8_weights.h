@@ -26,6 +26,8 @@ class Fp8Source final : public WeightSource {
         reads_(checkpoint.files()) {}
   bool has(const std::string& name) const override { return checkpoint_.find(name).has_value(); }
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
+  Result<std::optional<TensorView>> outline(const std::string& name, std::span<const int64_t> shape) override;
+  Result<TensorView> part(const std::string& name, std::span<const int64_t> shape, const MatrixPart& part) override;
   Result<const uint8_t*> bytes(const std::string& name, std::span<const int64_t> shape) override;
   void release() override {
     buffers_.release();
@@ -34,8 +36,10 @@ class Fp8Source final : public WeightSource {
 
  private:
   struct Scales;
+  bool is_fp8(const std::string& name, std::span<const int64_t> shape) const;
   Result<Scales> read_scales(const StoredTensor& tensor, int64_t rows, int64_t cols) const;
-  TensorView blocks(const uint8_t* codes, const Scales& scales, int64_t rows, int64_t cols);
+  TensorView blocks(const uint8_t* codes, const Scales& scales, const MatrixPart& part);
+  TensorView numbers(const uint8_t* codes, const Scales& scales, const MatrixPart& part);
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;

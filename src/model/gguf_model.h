@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/thread_pool.h"
+#include "core/block_format.h"
 #include "core/model_config.h"
 #include "core/pooling.h"
 #include "formats/gguf_file.h"
@@ -58,6 +59,8 @@ class GgufSource final : public WeightSource {
              WeightAccess access = WeightAccess::kValues, WeightForm form = WeightForm::kNumbers);
   bool has(const std::string& name) const override;
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
+  Result<std::optional<TensorView>> outline(const std::string& name, std::span<const int64_t> shape) override;
+  Result<TensorView> part(const std::string& name, std::span<const int64_t> shape, const MatrixPart& part) override;
   bool has_common_layout() const override { return true; }
   void release() override {
     buffers_.release();
@@ -65,6 +68,12 @@ class GgufSource final : public WeightSource {
   }
 
  private:
+  struct Rows;
+  Result<Rows> find_rows(const std::string& name, std::span<const int64_t> shape) const;
+  Status check_scales(BlockFormat format, const Rows& r, const MatrixPart& part);
+  void copy_row(const Rows& r, int64_t row, const MatrixPart& part, bool as_stored, DType dtype, uint8_t* to) const;
+  Result<TensorView> make(const Rows& r, const MatrixPart& part);
+
   const GgufFile& file_;
   const ModelConfig& config_;
   const GgufArchitecture architecture_;

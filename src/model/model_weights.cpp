@@ -107,16 +107,16 @@ Parts Loader::read_qkv(int32_t index, const std::string& prefix) {
     if (!reader_.status().ok()) return all;
     qkv = split_qkv(all);
   }
-  for (Parts* parts : {&qkv.q, &qkv.k}) {
-    for (TensorView& weight : parts->weights) weight = pairs_apart(weight);
-    for (TensorView& bias : parts->biases) bias = pairs_apart(bias);
-  }
   Parts parts;
   const int64_t d = c_.head_dim_of(index);
   if (is_rank_) {
     qkv.q = rows_of(qkv.q, {share_.q_heads.begin * d, share_.q_heads.end * d});
     const Range& sets = share_.kv_heads_of(index);
     for (Parts* const kv : {&qkv.k, &qkv.v}) *kv = rows_of(*kv, {sets.begin * d, sets.end * d});
+  }
+  for (Parts* part : {&qkv.q, &qkv.k}) {  // whole heads
+    for (TensorView& weight : part->weights) weight = pairs_apart(weight);
+    for (TensorView& bias : part->biases) bias = pairs_apart(bias);
   }
   for (const Parts& part : {qkv.q, qkv.k, qkv.v}) {
     parts.weights.insert(parts.weights.end(), part.weights.begin(), part.weights.end());

@@ -33,12 +33,14 @@ int64_t first_bad_four(const uint8_t* row, int64_t count) {
 
 }  // namespace
 
-Result<TensorView> PackedSource::sparse24(const std::string& stem, int64_t rows, int64_t cols) {
+Result<TensorView> PackedSource::sparse24(const std::string& name, const Wanted& m) {
+  const std::string stem = stem_of(name);
+  const int64_t rows = m.rows, cols = m.cols;
   if (cols % 4 != 0)
     return unsupported("\"" + stem + ".compressed\": rows of " + std::to_string(cols) + ", which is no multiple of 4");
   const int64_t mask_bytes = ceil_div(cols, int64_t{8});
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor values, part(stem + ".compressed", "", std::array{rows, cols / 2}));
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor mask, part(stem + ".bitmask", "U8", std::array{rows, mask_bytes}));
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor values, find(stem + ".compressed", "", std::array{rows, cols / 2}));
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor mask, find(stem + ".bitmask", "U8", std::array{rows, mask_bytes}));
   LLMB_ASSIGN_OR_RETURN(const DType dtype, scale_dtype(values));
   if (const std::optional<StoredTensor> shape = checkpoint_.find(stem + ".shape"); shape) {
     int64_t stored[2] = {-1, -1};
@@ -46,43 +48,46 @@ Result<TensorView> PackedSource::sparse24(const std::string& stem, int64_t rows,
     if (stored[0] != rows || stored[1] != cols)
       return data_loss(shape->where + " does not say " + shape_string(std::array{rows, cols}));
   }
-  for (int64_t row = 0; access_ == WeightAccess::kValues && row < rows; ++row) {
-    const uint8_t* const bits = mask.data + row * mask_bytes;
-    const int64_t bad = first_bad_four(bits, cols / 4);
-    if (bad < cols / 4)
+  const int64_t first = m.part.first_col / 8 * 8,
+                fours = ceil_div(m.part.first_col + m.part.num_cols - first, int64_t{4});
+  for (int64_t i = 0; access_ == WeightAccess::kValues && i < m.part.num_rows; ++i) {
+    const int64_t row = m.part.first_row + i;
+    const uint8_t* const bits = mask.data + row * mask_bytes + first / 8;
+    const int64_t bad = first_bad_four(bits, fours);
+    if (bad < fours)
       return data_loss(mask.where + " keeps " + std::to_string(std::popcount(bits_of_four(bits, bad))) +
-                       " of 4 numbers in row " + std::to_string(row) + " from column " + std::to_string(4 * bad) +
-                       " on, expected 2");
+                       " of 4 numbers in row " + std::to_string(row) + " from column " +
+                       std::to_string(first + 4 * bad) + " on, expected 2");
   }
-  const int64_t each = dtype_bytes(dtype);
   const BlockFormat format = dtype == DType::kBF16 ? BlockFormat::kSparse24BF16 : BlockFormat::kSparse24F16;
-  const BlockSize& block = block_size(format);
-  if (form_ == WeightForm::kBlocks && dtype != DType::kF32 && cols % block.size == 0) {
-    TensorView view{nullptr, dtype, rows, cols, format};
-    if (access_ == WeightAccess::kShapes) return view;
-    auto* const out = static_cast<uint8_t*>(buffers_.take(rows * view.row_bytes()));
-    for_each_row(rows, [&](int64_t row) {
-      uint8_t* to = out + row * view.row_bytes();
-      for (int64_t col = 0; col < cols; col += block.size, to += block.bytes) {
-        std::memcpy(to, mask.data + row * mask_bytes + col / 8, 4);
-        std::memcpy(to + 4, values.data + (row * cols + col) / 2 * each, static_cast<size_t>(block.size / 2 * each));
-      }
-    });
-    view.data = out;
-    return view;
-  }
-  if (access_ == WeightAccess::kShapes) return TensorView{nullptr, dtype, rows, cols};
-  auto* const out = static_cast<uint8_t*>(buffers_.take(rows * cols * each));
-  std::memset(out, 0, static_cast<size_t>(rows * cols * each));
-  for_each_row(rows, [&](int64_t row) {
-    const uint8_t* from = values.data + row * cols / 2 * each;
-    for (int64_t col = 0; col < cols; ++col)
-      if ((mask.data[row * mask_bytes + col / 8] >> col % 8 & 1) != 0) {
-        std::memcpy(out + (row * cols + col) * each, from, static_cast<size_t>(each));
-        from += each;
-      }
+  const int64_t size = block_size(format).size, each = dtype_bytes(dtype);
+  if (form_ != WeightForm::kBlocks || dtype == DType::kF32 || cols % size != 0 || m.is_cut_at(size))
+    return sparse24_numbers(values, mask, dtype, m);
+  return make_blocks(dtype, format, m, [&](int64_t row, int64_t col, uint8_t* to) {
+    std::memcpy(to, mask.data + row * mask_bytes + col / 8, 4);
+    std::memcpy(to + 4, values.data + (row * cols + col) / 2 * each, static_cast<size_t>(size / 2 * each));
   });
-  return TensorView{out, dtype, rows, cols};
+}
+
+TensorView PackedSource::sparse24_numbers(const StoredTensor& values, const StoredTensor& mask, DType dtype,
+                                          const Wanted& m) {
+  TensorView view{nullptr, dtype, m.part.num_rows, m.part.num_cols};
+  if (!is_read(m)) return view;
+  const int64_t each = dtype_bytes(dtype), mask_bytes = ceil_div(m.cols, int64_t{8});
+  auto* const out = static_cast<uint8_t*>(buffers_.take(view.rows * view.row_bytes()));
+  std::memset(out, 0, static_cast<size_t>(view.rows * view.row_bytes()));
+  for_each_row(view.rows, [&](int64_t i) {
+    const int64_t row = m.part.first_row + i, first = m.part.first_col;
+    const int64_t from_four = first / 4 * 4;  // the numbers of fours have places of their own
+    const uint8_t* from = values.data + (row * m.cols + from_four) / 2 * each;
+    for (int64_t col = from_four; col < first + view.cols; ++col) {
+      if ((mask.data[row * mask_bytes + col / 8] >> col % 8 & 1) == 0) continue;
+      if (col >= first) std::memcpy(out + i * view.row_bytes() + (col - first) * each, from, static_cast<size_t>(each));
+      from += each;
+    }
+  });
+  view.data = out;
+  return view;
 }
 
 }  // namespace llmb

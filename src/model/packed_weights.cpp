@@ -14,57 +14,48 @@ namespace llmb {
 
 namespace {
 
-constexpr std::string_view kWeight = ".weight";
-
 uint32_t load_word(const uint8_t* words, int64_t index) {
   uint32_t word;
   std::memcpy(&word, words + 4 * index, 4);
   return word;
 }
 
-}  // namespace
-
-Result<DType> scale_dtype(const StoredTensor& tensor) {
-  if (tensor.dtype == "F16") return DType::kF16;
-  if (tensor.dtype == "BF16") return DType::kBF16;
-  if (tensor.dtype == "F32") return DType::kF32;
-  return unsupported(tensor.where + " has dtype " + std::string(tensor.dtype) + ", expected F32, F16 or BF16");
-}
-
-Result<std::vector<float>> read_finite(const StoredTensor& tensor) {
-  LLMB_ASSIGN_OR_RETURN(const DType dtype, scale_dtype(tensor));
-  std::vector<float> values(static_cast<size_t>(tensor.bytes / dtype_bytes(dtype)));
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t half = 0;
-    if (dtype == DType::kF32) std::memcpy(&values[i], tensor.data + 4 * i, 4);
-    else std::memcpy(&half, tensor.data + 2 * i, 2);
-    if (dtype == DType::kBF16) values[i] = bf16_to_f32(half);
-    if (dtype == DType::kF16) values[i] = f16_to_f32(half);
-    if (!std::isfinite(values[i])) return data_loss(tensor.where + " holds a scale that is not finite");
-  }
-  return values;
-}
-
-namespace {
-
 // Where AWQ has column n of eight in a word: its kernels want even ones first.
 constexpr int kAwqPlaces[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 }  // namespace
 
-// The scales and zeros of a matrix [rows, cols] in groups of columns.
+// The scales and zeros of groups of columns, those of the wanted rows and columns.
 struct PackedSource::Groups {
   DType dtype = DType::kF32;   // of the scales
   int64_t count = 1;           // of groups in a row
-  std::vector<float> scales;   // [rows, count], or [count, rows] where by_columns
-  std::vector<int32_t> zeros;  // as scales
   std::vector<int32_t> of;     // the group of each column
-  bool by_columns = false;
+  MatrixPart part;             // the wanted rows, and groups in place of columns
+  std::vector<float> scales;   // [part.num_rows, part.num_cols]
+  std::vector<int32_t> zeros;  // as scales
 
-  int64_t of_group(int64_t row, int64_t group, int64_t rows) const {
-    return by_columns ? group * rows + row : row * count + group;
+  // REQUIRES: `count` and `of` are there.
+  void make_room(const MatrixPart& wanted) {
+    part = {wanted.first_row, wanted.num_rows, 0, count};
+    if (wanted.num_cols < static_cast<int64_t>(of.size())) {
+      const auto begin = of.begin() + wanted.first_col;
+      const auto [least, most] = std::minmax_element(begin, begin + wanted.num_cols);
+      part.first_col = *least, part.num_cols = *most - *least + 1;
+    }
+    scales.resize(static_cast<size_t>(part.num_rows * part.num_cols));
+    zeros.resize(scales.size());
   }
-  int64_t at(int64_t row, int64_t col, int64_t rows) const { return of_group(row, of[static_cast<size_t>(col)], rows); }
+  int64_t of_group(int64_t row, int64_t group) const {
+    return (row - part.first_row) * part.num_cols + group - part.first_col;
+  }
+  int64_t at(int64_t row, int64_t col) const { return of_group(row, of[static_cast<size_t>(col)]); }
+  // f(row, group, its place in scales and zeros)
+  template <typename Function>
+  void for_each(const Function& f) const {
+    int64_t i = 0;
+    for (int64_t row = part.first_row; row < part.first_row + part.num_rows; ++row)
+      for (int64_t group = part.first_col; group < part.first_col + part.num_cols; ++group) f(row, group, i++);
+  }
 };
 
 // Codes of `bits` bits in words of 32, the lowest bits first.
@@ -80,66 +71,80 @@ struct PackedSource::Codes {
 };
 
 // A tensor that belongs to a matrix, of exactly this dtype ("": any) and shape.
-Result<StoredTensor> PackedSource::part(const std::string& name, std::string_view dtype,
+Result<StoredTensor> PackedSource::find(const std::string& name, std::string_view dtype,
                                         std::span<const int64_t> shape) {
   const std::optional<StoredTensor> found = checkpoint_.find(name);
   if (!found) return data_loss("tensor \"" + name + "\" is missing, expected shape " + shape_string(shape));
   LLMB_RETURN_IF_ERROR(check_shape(*found, shape));
   if (!dtype.empty() && found->dtype != dtype)
     return unsupported(found->where + " has dtype " + std::string(found->dtype) + ", expected " + std::string(dtype));
-  if (access_ == WeightAccess::kValues) reads_.add(found->data, found->bytes);
+  reads_.add(found->data, found->bytes);
   return *found;
 }
 
 bool PackedSource::has(const std::string& name) const {
   if (others_.has(name)) return true;
-  if (!name.ends_with(kWeight)) return false;
-  const std::string stem = name.substr(0, name.size() - kWeight.size());
+  if (!name.ends_with(".weight")) return false;
+  const std::string stem = stem_of(name);
   return (stored_.is_gptq_or_awq() && others_.has(stem + ".qweight")) ||
          (stored_.method == StoredMethod::kSparse24 && others_.has(stem + ".compressed")) ||
          (stored_.is_packed() && others_.has(name + "_packed"));
 }
 
 Result<TensorView> PackedSource::tensor(const std::string& name, std::span<const int64_t> shape) {
-  if (shape.size() != 2 || !name.ends_with(kWeight)) return others_.tensor(name, shape);
-  const std::string stem = name.substr(0, name.size() - kWeight.size());
-  const int64_t rows = shape[0], cols = shape[1];
+  const Make make_it = find_make(name, shape);
+  if (make_it == nullptr) return others_.tensor(name, shape);
+  return (this->*make_it)(name, {shape[0], shape[1], {0, shape[0], 0, shape[1]}});
+}
+
+Result<std::optional<TensorView>> PackedSource::outline(const std::string& name, std::span<const int64_t> shape) {
+  const Make make_it = find_make(name, shape);
+  if (make_it == nullptr) return others_.outline(name, shape);
+  LLMB_ASSIGN_OR_RETURN(TensorView view, (this->*make_it)(name, {shape[0], shape[1], {0, 0, 0, shape[1]}}));
+  view.rows = shape[0];
+  return std::optional(view);
+}
+
+Result<TensorView> PackedSource::part(const std::string& name, std::span<const int64_t> shape, const MatrixPart& part) {
+  const Make make_it = find_make(name, shape);
+  return make_it == nullptr ? others_.part(name, shape, part) : (this->*make_it)(name, {shape[0], shape[1], part});
+}
+
+PackedSource::Make PackedSource::find_make(const std::string& name, std::span<const int64_t> shape) const {
+  if (shape.size() != 2 || !name.ends_with(".weight")) return nullptr;
+  const std::string stem = stem_of(name);
   const std::optional<StoredTensor> stored = checkpoint_.find(name);
   const bool is_int8 = stored && stored->dtype == "I8";
   switch (stored_.method) {
     case StoredMethod::kNumbers:
     case StoredMethod::kMxfp4:  // by way of bytes()
-      break;
+      return nullptr;
     case StoredMethod::kGptq:
     case StoredMethod::kAwq:
-      if (others_.has(stem + ".qweight")) return gptq_or_awq(stem, rows, cols);
-      break;
+      return others_.has(stem + ".qweight") ? &PackedSource::gptq_or_awq : nullptr;
     case StoredMethod::kPackedInts:
     case StoredMethod::kInts:
-      if (is_int8 || others_.has(name + "_packed")) return compressed(name, rows, cols);
-      break;
+      return is_int8 || others_.has(name + "_packed") ? &PackedSource::compressed : nullptr;
     case StoredMethod::kNvfp4:
-      if (others_.has(name + "_packed")) return nvfp4(name, rows, cols);
-      break;
+      return others_.has(name + "_packed") ? &PackedSource::nvfp4 : nullptr;
     case StoredMethod::kSparse24:
-      if (others_.has(stem + ".compressed")) return sparse24(stem, rows, cols);
-      break;
+      return others_.has(stem + ".compressed") ? &PackedSource::sparse24 : nullptr;
     case StoredMethod::kBitsandbytes:
-      if (is_int8) return eight_bits(name, rows, cols);
-      if (stored && stored->dtype == "U8") return four_bits(name, rows, cols);
-      break;
+      if (is_int8) return &PackedSource::eight_bits;
+      return stored && stored->dtype == "U8" ? &PackedSource::four_bits : nullptr;
   }
-  return others_.tensor(name, shape);
+  return nullptr;
 }
 
-// The blocks that hold these integers as they are; kNone: numbers it is.
-BlockFormat PackedSource::block_format(const Groups& groups, int64_t cols) const {
+// The blocks that hold these integers as they are; kNone: numbers it is. All parts of a matrix are alike, but for those
+// whose columns cut blocks, or are of groups that lie anywhere.
+BlockFormat PackedSource::block_format(const Groups& groups, const Wanted& m) const {
   constexpr int64_t kBlock = 32;
-  const bool has_blocks = form_ != WeightForm::kNumbers && cols % kBlock == 0 && groups.dtype != DType::kF32;
-  if (!has_blocks || (stored_.bits != 4 && stored_.bits != 8)) return BlockFormat::kNone;
+  const bool has_blocks = form_ != WeightForm::kNumbers && m.cols % kBlock == 0 && groups.dtype != DType::kF32;
+  if (!has_blocks || m.is_cut_at(kBlock) || (stored_.bits != 4 && stored_.bits != 8)) return BlockFormat::kNone;
   bool is_indexed = false;  // narrow groups, or columns in another order, whose neighbours are of other groups
-  for (int64_t col = 0; col < cols; ++col) is_indexed |= groups.of[col] != groups.of[col / kBlock * kBlock];
-  if (is_indexed && groups.count > UINT16_MAX) return BlockFormat::kNone;
+  for (int64_t col = 0; col < m.cols; ++col) is_indexed |= groups.of[col] != groups.of[col / kBlock * kBlock];
+  if (is_indexed && (groups.count > UINT16_MAX || m.part.num_cols < m.cols)) return BlockFormat::kNone;
   const bool is_bf16 = groups.dtype == DType::kBF16;
   if (form_ != WeightForm::kBlocks) {
     std::vector<int64_t> sizes(static_cast<size_t>(groups.count), 0);
@@ -155,38 +160,38 @@ BlockFormat PackedSource::block_format(const Groups& groups, int64_t cols) const
 
 // scale · (code(row, col) − zero). offset: added to codes and zeros, none of them is negative.
 template <typename Code>
-TensorView PackedSource::make_integers(const Groups& groups, int32_t offset, int64_t rows, int64_t cols,
-                                       const Code& code) {
-  const BlockFormat format = block_format(groups, cols);
+TensorView PackedSource::make_integers(const Groups& groups, int32_t offset, const Wanted& m, const Code& code) {
+  const BlockFormat format = block_format(groups, m);
   if (format == BlockFormat::kNone)
-    return make(groups.dtype, rows, cols, [&](int64_t row, int64_t col) {
-      const int64_t at = groups.at(row, col, rows);
+    return make(groups.dtype, m, [&](int64_t row, int64_t col) {
+      const int64_t at = groups.at(row, col);
       return groups.scales[at] * static_cast<float>(code(row, col) - groups.zeros[at]);
     });
   const BlockSize& block = block_size(format);
-  TensorView view{nullptr, groups.dtype, rows, cols, format, {nullptr, groups.count}};
-  if (access_ == WeightAccess::kShapes) return view;
-  auto* const out = static_cast<uint8_t*>(buffers_.take(rows * view.row_bytes()));
+  TensorView view{nullptr, groups.dtype, m.part.num_rows, m.part.num_cols, format, {nullptr, groups.count}};
+  if (!is_read(m)) return view;
+  auto* const out = static_cast<uint8_t*>(buffers_.take(view.rows * view.row_bytes()));
   const auto store_scale = [&](int64_t at, uint8_t* scale, uint8_t* zero) {
     const float x = groups.scales[at];
     const uint16_t half = groups.dtype == DType::kBF16 ? f32_to_bf16(x) : f32_to_f16(x);
     std::memcpy(scale, &half, 2);
     *zero = static_cast<uint8_t>(groups.zeros[at] + offset);
   };
-  for_each_row(rows, [&](int64_t row) {
-    uint8_t* to = out + row * view.row_bytes();
-    for (int64_t col = 0; col < cols; col += block.size, to += block.bytes) {
+  for_each_row(view.rows, [&](int64_t i) {
+    const int64_t row = m.part.first_row + i, end = m.part.first_col + m.part.num_cols;
+    uint8_t* to = out + i * view.row_bytes();
+    for (int64_t col = m.part.first_col; col < end; col += block.size, to += block.bytes) {
       const bool has_scale = !is_indexed(format);
-      if (has_scale) store_scale(groups.at(row, col, rows), to, to + 2);
+      if (has_scale) store_scale(groups.at(row, col), to, to + 2);
       pack_codes(
-          stored_.bits, [&](int64_t i) { return static_cast<uint8_t>(code(row, col + i) + offset); },
+          stored_.bits, [&](int64_t k) { return static_cast<uint8_t>(code(row, col + k) + offset); },
           has_scale ? to + kGroupScaleBytes : to);
     }
     for (int64_t g = 0; is_indexed(format) && g < groups.count; ++g)
-      store_scale(groups.of_group(row, g, rows), to + 2 * g, to + 2 * groups.count + g);
+      store_scale(groups.of_group(row, g), to + 2 * g, to + 2 * groups.count + g);
   });
   if (is_indexed(format)) {
-    auto* const of = static_cast<uint16_t*>(buffers_.take(cols * int64_t{sizeof(uint16_t)}));
+    auto* const of = static_cast<uint16_t*>(buffers_.take(m.cols * int64_t{sizeof(uint16_t)}));
     std::copy(groups.of.begin(), groups.of.end(), of);
     view.groups.of = of;
   }
@@ -204,7 +209,7 @@ Status PackedSource::read_group_index(const std::string& name, int64_t cols, int
     for (int64_t col = 0; col < cols; ++col) (*of)[col] = static_cast<int32_t>(col / size);
     return {};
   }
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor stored, part(name, "I32", std::array{cols}));
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor stored, find(name, "I32", std::array{cols}));
   for (int64_t col = 0; col < cols; ++col) {
     (*of)[col] = static_cast<int32_t>(load_word(stored.data, col));
     if ((*of)[col] < 0 || (*of)[col] >= num_groups)
@@ -215,132 +220,140 @@ Status PackedSource::read_group_index(const std::string& name, int64_t cols, int
 }
 
 // qweight: GPTQ packs along the input features of the layer, which are the columns here, AWQ along the output features.
-Result<TensorView> PackedSource::gptq_or_awq(const std::string& stem, int64_t rows, int64_t cols) {
+Result<TensorView> PackedSource::gptq_or_awq(const std::string& name, const Wanted& m) {
+  const std::string stem = stem_of(name);
   const bool is_awq = stored_.method == StoredMethod::kAwq;
-  const int64_t bits = stored_.bits, per_word = 32 / bits;
+  const int64_t rows = m.rows, cols = m.cols, bits = stored_.bits, per_word = 32 / bits;
   const int64_t size = stored_.group_size > 0 ? stored_.group_size : cols, count = ceil_div(cols, size);
   if (rows % per_word != 0 || cols % per_word != 0)
     return unsupported("\"" + stem + ".qweight\": sizes that are no multiples of " + std::to_string(per_word));
   const std::array<int64_t, 2> shape = is_awq ? std::array{cols, rows / per_word} : std::array{cols / per_word, rows};
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor codes, part(stem + ".qweight", "I32", shape));
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor zeros, part(stem + ".qzeros", "I32", std::array{count, rows / per_word}));
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor scales, part(stem + ".scales", "", std::array{count, rows}));
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor codes, find(stem + ".qweight", "I32", shape));
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor zeros, find(stem + ".qzeros", "I32", std::array{count, rows / per_word}));
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor stored_scales, find(stem + ".scales", "", std::array{count, rows}));
+  LLMB_ASSIGN_OR_RETURN(StoredScales scales, StoredScales::of(stored_scales));
   Groups groups;
-  groups.by_columns = true;
   groups.count = count;
-  LLMB_ASSIGN_OR_RETURN(groups.dtype, scale_dtype(scales));
-  LLMB_ASSIGN_OR_RETURN(groups.scales, read_finite(scales));
+  groups.dtype = scales.dtype();
   LLMB_RETURN_IF_ERROR(read_group_index(stem + ".g_idx", cols, count, stored_.has_order, &groups.of));
   if (!checkpoint_.find(stem + ".g_idx"))
     for (int64_t col = 0; col < cols; ++col) groups.of[col] = static_cast<int32_t>(col / size);
+  groups.make_room(m.part);
   const auto place = [is_awq](int64_t i) { return is_awq ? i / 8 * 8 + kAwqPlaces[i % 8] : i; };
   const Codes zero_codes{zeros.data, bits}, weight_codes{codes.data, bits};
   const int32_t more = stored_.zeros_are_one_less ? 1 : 0, mask = (1 << bits) - 1;
-  for (int64_t g = 0; g < count; ++g)
-    for (int64_t row = 0; row < rows; ++row)
-      groups.zeros.push_back((zero_codes.get(g * (rows / per_word), place(row)) + more) & mask);
-  return make_integers(groups, 0, rows, cols, [&](int64_t row, int64_t col) {
+  groups.for_each([&](int64_t row, int64_t g, int64_t i) {
+    groups.scales[i] = scales.read(g * rows + row);
+    groups.zeros[i] = (zero_codes.get(g * (rows / per_word), place(row)) + more) & mask;
+  });
+  LLMB_RETURN_IF_ERROR(scales.status());
+  return make_integers(groups, 0, m, [&](int64_t row, int64_t col) {
     return is_awq ? weight_codes.get(col * (rows / per_word), place(row))
                   : Codes{codes.data + 4 * (col / per_word * rows + row), bits}.get(0, col % per_word);
   });
 }
 
 // The scales of compressed-tensors: one, one a row, or one for each group of columns.
-Result<PackedSource::Groups> PackedSource::read_groups(const std::string& name, int64_t rows, int64_t cols) {
-  const std::optional<StoredTensor> scales = checkpoint_.find(name + "_scale");
-  if (!scales) return data_loss("tensor \"" + name + "_scale\" is missing");
-  if (access_ == WeightAccess::kValues) reads_.add(scales->data, scales->bytes);
+Result<PackedSource::Groups> PackedSource::read_groups(const std::string& name, const Wanted& m) {
+  const std::optional<StoredTensor> stored = checkpoint_.find(name + "_scale");
+  if (!stored) return data_loss("tensor \"" + name + "_scale\" is missing");
+  reads_.add(stored->data, stored->bytes);
+  LLMB_ASSIGN_OR_RETURN(StoredScales scales, StoredScales::of(*stored));
   Groups groups;
-  LLMB_ASSIGN_OR_RETURN(groups.dtype, scale_dtype(*scales));
-  LLMB_ASSIGN_OR_RETURN(groups.scales, read_finite(*scales));
-  const auto count = static_cast<int64_t>(groups.scales.size());
-  const int64_t expected = stored_.group_size > 0 ? ceil_div(cols, stored_.group_size) : 1;
-  if (count == 1 && rows > 1) groups.scales.assign(static_cast<size_t>(rows), groups.scales[0]);
-  else if (count == rows * expected) groups.count = expected;
-  else
-    return data_loss(scales->where + " has shape " + shape_string(scales->shape) + ", expected one scale or " +
-                     shape_string(std::array{rows, expected}));
-  LLMB_RETURN_IF_ERROR(read_group_index(name + "_g_idx", cols, groups.count, false, &groups.of));
+  groups.dtype = scales.dtype();
+  const int64_t expected = stored_.group_size > 0 ? ceil_div(m.cols, stored_.group_size) : 1;
+  const bool is_one = scales.size() == 1 && m.rows > 1;
+  if (!is_one && scales.size() == m.rows * expected) groups.count = expected;
+  else if (!is_one)
+    return data_loss(stored->where + " has shape " + shape_string(stored->shape) + ", expected one scale or " +
+                     shape_string(std::array{m.rows, expected}));
+  LLMB_RETURN_IF_ERROR(read_group_index(name + "_g_idx", m.cols, groups.count, false, &groups.of));
   if (!checkpoint_.find(name + "_g_idx") && stored_.group_size > 0)
-    for (int64_t col = 0; col < cols; ++col)
+    for (int64_t col = 0; col < m.cols; ++col)
       groups.of[col] = static_cast<int32_t>(std::min(col / stored_.group_size, groups.count - 1));
+  groups.make_room(m.part);
+  groups.for_each(
+      [&](int64_t row, int64_t g, int64_t i) { groups.scales[i] = scales.read(is_one ? 0 : row * groups.count + g); });
+  LLMB_RETURN_IF_ERROR(scales.status());
   return groups;
 }
 
-Result<TensorView> PackedSource::compressed(const std::string& name, int64_t rows, int64_t cols) {
-  const int64_t bits = stored_.bits, per_word = 32 / bits, words = ceil_div(cols, per_word);
-  const bool is_packed = others_.has(name + "_packed");
-  const int32_t middle = 1 << (bits - 1);  // packed codes are not negative: this much is added to them
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor codes, is_packed ? part(name + "_packed", "I32", std::array{rows, words})
-                                                            : part(name, "I8", std::array{rows, cols}));
-  LLMB_ASSIGN_OR_RETURN(Groups groups, read_groups(name, rows, cols));
-  groups.zeros.assign(groups.scales.size(), is_packed ? middle : 0);
-  if (const std::string zero = name + "_zero_point"; checkpoint_.find(zero)) {
-    if (is_packed) {
-      LLMB_ASSIGN_OR_RETURN(const StoredTensor stored,
-                            part(zero, "I32", std::array{ceil_div(rows, per_word), groups.count}));
-      for (int64_t row = 0; row < rows; ++row)
-        for (int64_t g = 0; g < groups.count; ++g) {
-          const uint32_t word = load_word(stored.data, row / per_word * groups.count + g);
-          groups.zeros[row * groups.count + g] =
-              static_cast<int32_t>(word >> row % per_word * bits & ((uint32_t{1} << bits) - 1));
-        }
-    } else {
-      const StoredTensor stored = *checkpoint_.find(zero);
-      if (stored.dtype != "I8" || (stored.bytes != 1 && stored.bytes != rows * groups.count))
-        return data_loss(stored.where + " does not fit its scales");
-      for (size_t i = 0; i < groups.zeros.size(); ++i)
-        groups.zeros[i] = static_cast<int8_t>(stored.data[stored.bytes == 1 ? 0 : i]);
-    }
+// Packed codes are not negative: where no zeros are stored, the middle of them was added to them.
+Status PackedSource::read_zeros(const std::string& name, bool is_packed, const Wanted& m, Groups* groups) {
+  const int64_t bits = stored_.bits, per_word = 32 / bits;
+  if (!checkpoint_.find(name)) {
+    groups->zeros.assign(groups->zeros.size(), is_packed ? 1 << (bits - 1) : 0);
+    return {};
   }
+  if (!is_packed) {
+    const StoredTensor stored = *checkpoint_.find(name);
+    if (stored.dtype != "I8" || (stored.bytes != 1 && stored.bytes != m.rows * groups->count))
+      return data_loss(stored.where + " does not fit its scales");
+    groups->for_each([&](int64_t row, int64_t g, int64_t i) {
+      groups->zeros[i] = static_cast<int8_t>(stored.data[stored.bytes == 1 ? 0 : row * groups->count + g]);
+    });
+    return {};
+  }
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor stored,
+                        find(name, "I32", std::array{ceil_div(m.rows, per_word), groups->count}));
+  groups->for_each([&](int64_t row, int64_t g, int64_t i) {
+    const uint32_t word = load_word(stored.data, row / per_word * groups->count + g);
+    groups->zeros[i] = static_cast<int32_t>(word >> row % per_word * bits & ((uint32_t{1} << bits) - 1));
+  });
+  return {};
+}
+
+Result<TensorView> PackedSource::compressed(const std::string& name, const Wanted& m) {
+  const int64_t bits = stored_.bits, words = ceil_div(m.cols, 32 / bits);
+  const bool is_packed = others_.has(name + "_packed");
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor codes, is_packed ? find(name + "_packed", "I32", std::array{m.rows, words})
+                                                            : find(name, "I8", std::array{m.rows, m.cols}));
+  LLMB_ASSIGN_OR_RETURN(Groups groups, read_groups(name, m));
+  LLMB_RETURN_IF_ERROR(read_zeros(name + "_zero_point", is_packed, m, &groups));
   const Codes weight_codes{codes.data, bits};
-  return make_integers(groups, is_packed ? 0 : 128, rows, cols, [&](int64_t row, int64_t col) {
+  return make_integers(groups, is_packed ? 0 : 128, m, [&](int64_t row, int64_t col) {
     return is_packed ? weight_codes.get(row * words, col)
-                     : static_cast<int32_t>(static_cast<int8_t>(codes.data[row * cols + col]));
+                     : static_cast<int32_t>(static_cast<int8_t>(codes.data[row * m.cols + col]));
   });
 }
 
 // Codes in pairs, a scale in E4M3 for every 16 columns, and one for all by which those are divided.
-Result<TensorView> PackedSource::nvfp4(const std::string& name, int64_t rows, int64_t cols) {
+Result<TensorView> PackedSource::nvfp4(const std::string& name, const Wanted& m) {
   constexpr int64_t kGroup = 16;
-  if (cols % kGroup != 0)
-    return unsupported("\"" + name + "_packed\": rows of " + std::to_string(cols) + ", which is no multiple of 16");
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor codes, part(name + "_packed", "U8", std::array{rows, cols / 2}));
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor scales, part(name + "_scale", kFp8DType, std::array{rows, cols / kGroup}));
-  LLMB_ASSIGN_OR_RETURN(const StoredTensor divisor, part(name + "_global_scale", "F32", std::array{int64_t{1}}));
+  if (m.cols % kGroup != 0)
+    return unsupported("\"" + name + "_packed\": rows of " + std::to_string(m.cols) + ", which is no multiple of 16");
+  const int64_t groups = m.cols / kGroup;
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor codes, find(name + "_packed", "U8", std::array{m.rows, m.cols / 2}));
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor scales, find(name + "_scale", kFp8DType, std::array{m.rows, groups}));
+  LLMB_ASSIGN_OR_RETURN(const StoredTensor divisor, find(name + "_global_scale", "F32", std::array{int64_t{1}}));
   float of_all;
   std::memcpy(&of_all, divisor.data, 4);
   if (!(of_all > 0) || !std::isfinite(of_all) || !std::isfinite(448 / of_all))
     return data_loss(divisor.where + " is " + std::to_string(of_all) + ", by which no scale can be divided");
-  for (int64_t i = 0; i < scales.bytes; ++i)
-    if ((scales.data[i] & 0x7f) == 0x7f) return data_loss(scales.where + " holds a scale that is not finite");
+  const int64_t first = m.part.first_col / kGroup, last = ceil_div(m.part.first_col + m.part.num_cols, kGroup);
+  for (int64_t row = m.part.first_row; row < m.part.first_row + m.part.num_rows; ++row)
+    for (int64_t g = first; g < last; ++g)
+      if ((scales.data[row * groups + g] & 0x7f) == 0x7f)
+        return data_loss(scales.where + " holds a scale that is not finite");
   const auto code = [&](int64_t row, int64_t col) {
-    const uint8_t pair = codes.data[(row * cols + col) / 2];
+    const uint8_t pair = codes.data[(row * m.cols + col) / 2];
     return static_cast<uint8_t>(col % 2 == 0 ? pair & 15 : pair >> 4);
   };
-  const BlockSize& block = block_size(BlockFormat::kNVFP4);
-  if (form_ != WeightForm::kBlocks || cols % block.size != 0) {
+  const int64_t size = block_size(BlockFormat::kNVFP4).size;
+  if (form_ != WeightForm::kBlocks || m.cols % size != 0 || m.is_cut_at(size)) {
     std::array<float, 256> numbers;  // of scales
     for (int i = 0; i < 256; ++i) numbers[i] = fp8_e4m3_to_f32(static_cast<uint8_t>(i)) / of_all;
-    return make(DType::kBF16, rows, cols, [&](int64_t row, int64_t col) {
-      return kNvfp4Values[code(row, col)] * numbers[scales.data[(row * cols + col) / kGroup]];
+    return make(DType::kBF16, m, [&](int64_t row, int64_t col) {
+      return kNvfp4Values[code(row, col)] * numbers[scales.data[(row * m.cols + col) / kGroup]];
     });
   }
-  TensorView view{nullptr, DType::kBF16, rows, cols, BlockFormat::kNVFP4};
-  if (access_ == WeightAccess::kShapes) return view;
-  auto* const out = static_cast<uint8_t*>(buffers_.take(rows * view.row_bytes()));
-  for_each_row(rows, [&](int64_t row) {
-    uint8_t* to = out + row * view.row_bytes();
-    for (int64_t col = 0; col < cols; col += block.size, to += block.bytes) {
-      std::memcpy(to, &of_all, 4);
-      for (int64_t run = 0; run < 2; ++run)
-        pack_codes(
-            4, [&](int64_t i) { return code(row, col + 32 * run + i); }, to + 4 + 16 * run);
-      std::memcpy(to + 36, scales.data + (row * cols + col) / kGroup, 4);
-    }
+  return make_blocks(DType::kBF16, BlockFormat::kNVFP4, m, [&](int64_t row, int64_t col, uint8_t* to) {
+    std::memcpy(to, &of_all, 4);
+    for (int64_t run = 0; run < 2; ++run)
+      pack_codes(
+          4, [&](int64_t i) { return code(row, col + 32 * run + i); }, to + 4 + 16 * run);
+    std::memcpy(to + 36, scales.data + (row * m.cols + col) / kGroup, 4);
   });
-  view.data = out;
-  return view;
 }
 
 }  // namespace llmb

@@ -43,6 +43,8 @@ class PackedSource final : public WeightSource {
         reads_(checkpoint.files()) {}
   bool has(const std::string& name) const override;
   Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) override;
+  Result<std::optional<TensorView>> outline(const std::string& name, std::span<const int64_t> shape) override;
+  Result<TensorView> part(const std::string& name, std::span<const int64_t> shape, const MatrixPart& part) override;
   Result<const uint8_t*> bytes(const std::string& name, std::span<const int64_t> shape) override {
     return others_.bytes(name, shape);
   }
@@ -56,17 +58,32 @@ class PackedSource final : public WeightSource {
  private:
   struct Groups;
   struct Codes;
-  Result<StoredTensor> part(const std::string& name, std::string_view dtype, std::span<const int64_t> shape);
-  Result<Groups> read_groups(const std::string& stem, int64_t rows, int64_t cols);
+  // A matrix that is stored in such a format, and the part of it that is wanted.
+  struct Wanted {
+    int64_t rows, cols;  // of all of it
+    MatrixPart part;
+
+    bool is_cut_at(int64_t columns) const { return part.first_col % columns != 0 || part.num_cols % columns != 0; }
+  };
+  bool is_read(const Wanted& m) const { return access_ == WeightAccess::kValues && m.part.num_rows > 0; }
+  using Make = Result<TensorView> (PackedSource::*)(const std::string& name, const Wanted& m);
+  // nullptr: it is not stored in such a format.
+  Make find_make(const std::string& name, std::span<const int64_t> shape) const;
+  Result<StoredTensor> find(const std::string& name, std::string_view dtype, std::span<const int64_t> shape);
+  Result<Groups> read_groups(const std::string& name, const Wanted& m);
+  Status read_zeros(const std::string& name, bool is_packed, const Wanted& m, Groups* groups);
   Status read_group_index(const std::string& name, int64_t cols, int64_t num_groups, bool required,
                           std::vector<int32_t>* of);
-  Result<TensorView> gptq_or_awq(const std::string& stem, int64_t rows, int64_t cols);
-  Result<TensorView> compressed(const std::string& stem, int64_t rows, int64_t cols);
-  Result<TensorView> nvfp4(const std::string& name, int64_t rows, int64_t cols);
-  Result<TensorView> sparse24(const std::string& stem, int64_t rows, int64_t cols);
-  Result<TensorView> four_bits(const std::string& name, int64_t rows, int64_t cols);
-  Result<std::vector<float>> four_bit_scales(const std::string& name, const std::string& state, int64_t count);
-  Result<TensorView> eight_bits(const std::string& name, int64_t rows, int64_t cols);
+  Result<TensorView> gptq_or_awq(const std::string& name, const Wanted& m);
+  Result<TensorView> compressed(const std::string& name, const Wanted& m);
+  Result<TensorView> nvfp4(const std::string& name, const Wanted& m);
+  Result<TensorView> sparse24(const std::string& name, const Wanted& m);
+  TensorView sparse24_numbers(const StoredTensor& values, const StoredTensor& mask, DType dtype, const Wanted& m);
+  Result<TensorView> four_bits(const std::string& name, const Wanted& m);
+  struct BlockScales;
+  Result<BlockScales> four_bit_scales(const std::string& name, const std::string& state, int64_t block,
+                                      const Wanted& m);
+  Result<TensorView> eight_bits(const std::string& name, const Wanted& m);
   // f(row), each row once, on all threads.
   template <typename Function>
   void for_each_row(int64_t rows, const Function& f) {
@@ -77,45 +94,55 @@ class PackedSource final : public WeightSource {
   }
   // value(row, col): in fp32, to be rounded.
   template <typename Value>
-  TensorView make(DType dtype, int64_t rows, int64_t cols, const Value& value) {
-    if (access_ == WeightAccess::kShapes) return {nullptr, dtype, rows, cols};
-    auto* const out = static_cast<uint8_t*>(buffers_.take(rows * cols * dtype_bytes(dtype)));
+  TensorView make(DType dtype, const Wanted& m, const Value& value) {
+    const MatrixPart& part = m.part;
+    TensorView view{nullptr, dtype, part.num_rows, part.num_cols};
+    if (!is_read(m)) return view;
+    auto* const out = static_cast<uint8_t*>(buffers_.take(view.rows * view.row_bytes()));
     auto* const floats = reinterpret_cast<float*>(out);
     auto* const halves = reinterpret_cast<uint16_t*>(out);
-    for_each_row(rows, [&](int64_t row) {
-      for (int64_t col = 0; col < cols; ++col) {
-        const float x = value(row, col);
-        if (dtype == DType::kF32) floats[row * cols + col] = x;
-        else halves[row * cols + col] = dtype == DType::kBF16 ? f32_to_bf16(x) : f32_to_f16(x);
-      }
-    });
-    return {out, dtype, rows, cols};
-  }
-  // Blocks of a scale in fp32 and the codes of block_size(format).size columns, of four bits or bytes.
-  // scale(row, col), code(row, col)
-  template <typename Scale, typename Code>
-  TensorView make_wide_blocks(BlockFormat format, int64_t rows, int64_t cols, const Scale& scale, const Code& code) {
-    const BlockSize& block = block_size(format);
-    TensorView view{nullptr, config_.dtype, rows, cols, format};
-    if (access_ == WeightAccess::kShapes) return view;
-    auto* const out = static_cast<uint8_t*>(buffers_.take(rows * view.row_bytes()));
-    for_each_row(rows, [&](int64_t row) {
-      uint8_t* to = out + row * view.row_bytes();
-      for (int64_t col = 0; col < cols; col += block.size, to += block.bytes) {
-        const float x = scale(row, col);
-        std::memcpy(to, &x, 4);
-        const int64_t bits = block.size == 32 ? 8 : 4;
-        for (int64_t k = 0; k < block.size; k += 32)
-          pack_codes(
-              bits, [&](int64_t i) { return code(row, col + k + i); }, to + 4 + k * bits / 8);
+    for_each_row(view.rows, [&](int64_t row) {
+      for (int64_t col = 0; col < view.cols; ++col) {
+        const float x = value(part.first_row + row, part.first_col + col);
+        const int64_t at = row * view.cols + col;
+        if (dtype == DType::kF32) floats[at] = x;
+        else halves[at] = dtype == DType::kBF16 ? f32_to_bf16(x) : f32_to_f16(x);
       }
     });
     view.data = out;
     return view;
   }
-  BlockFormat block_format(const Groups& groups, int64_t cols) const;
+  // store(row, col, to): the block from there on.
+  template <typename Store>
+  TensorView make_blocks(DType dtype, BlockFormat format, const Wanted& m, const Store& store) {
+    const BlockSize& block = block_size(format);
+    TensorView view{nullptr, dtype, m.part.num_rows, m.part.num_cols, format};
+    if (!is_read(m)) return view;
+    auto* const out = static_cast<uint8_t*>(buffers_.take(view.rows * view.row_bytes()));
+    for_each_row(view.rows, [&](int64_t row) {
+      uint8_t* to = out + row * view.row_bytes();
+      for (int64_t col = 0; col < view.cols; col += block.size, to += block.bytes)
+        store(m.part.first_row + row, m.part.first_col + col, to);
+    });
+    view.data = out;
+    return view;
+  }
+  // Blocks of a scale in fp32 and the codes of block_size(format).size columns, of four bits or bytes.
+  // scale(row, col), code(row, col)
+  template <typename Scale, typename Code>
+  TensorView make_wide_blocks(BlockFormat format, const Wanted& m, const Scale& scale, const Code& code) {
+    const int64_t size = block_size(format).size, bits = size == 32 ? 8 : 4;
+    return make_blocks(config_.dtype, format, m, [&](int64_t row, int64_t col, uint8_t* to) {
+      const float x = scale(row, col);
+      std::memcpy(to, &x, 4);
+      for (int64_t k = 0; k < size; k += 32)
+        pack_codes(
+            bits, [&](int64_t i) { return code(row, col + k + i); }, to + 4 + k * bits / 8);
+    });
+  }
+  BlockFormat block_format(const Groups& groups, const Wanted& m) const;
   template <typename Code>
-  TensorView make_integers(const Groups& groups, int32_t offset, int64_t rows, int64_t cols, const Code& code);
+  TensorView make_integers(const Groups& groups, int32_t offset, const Wanted& m, const Code& code);
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -31,6 +33,30 @@ struct StackedExperts {
   bool is_used() const { return gate_up.rows > 0 || gate_up_bias.rows > 0; }
 };
 
+// Reads what weights are made of, where it is not read yet. Makes nothing after an error.
+class ReadingMaker final : public WeightMaker {
+ public:
+  ReadingMaker(WeightMaker& maker, WeightReader& reader) : maker_(maker), reader_(reader) {}
+  std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
+                                            WeightRole role) override {
+    std::vector<TensorView> read(parts.begin(), parts.end());
+    for (TensorView& part : read) part = reader_.read(part);
+    return reader_.status().ok() ? maker_.make_linear(read, biases, role) : nullptr;
+  }
+  std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
+                                              std::vector<std::unique_ptr<LinearWeight>> down) override {
+    return maker_.make_experts(std::move(gate_up), std::move(down));
+  }
+  std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override {
+    const TensorView read = reader_.read(values);
+    return reader_.status().ok() ? maker_.make_vector(read) : nullptr;
+  }
+
+ private:
+  WeightMaker& maker_;
+  WeightReader& reader_;
+};
+
 // Takes a model's weights from its checkpoint, layer by layer. One thread.
 class Loader {
   struct Qkv {
@@ -47,8 +73,8 @@ class Loader {
          const ModelShare* share)
       : c_(config),
         names_(names),
-        reader_(source),
-        maker_(maker),
+        reader_(source, share != nullptr),
+        maker_(maker, reader_),
         is_rank_(share != nullptr),
         share_(is_rank_ ? *share : share_of(config, RankPart())) {
     if (!source.has_common_layout()) return;
@@ -85,7 +111,7 @@ class Loader {
   void load_mamba2(const std::string& prefix, LayerWeights* layer);
   void load_short_conv(const std::string& prefix, LayerWeights* layer);
   std::vector<TensorView> rows_in_order(const TensorView& xbc);
-  Range state_columns() const;  // of a rank, among those of all values
+  Range state_columns() const;                                          // of a rank, among those of all values
   std::unique_ptr<DeviceBuffer> state_vector(const std::string& name);  // a number for each value head
   void load_conv(const std::string& name, LayerWeights* layer);
   void load_norms_beside_dense(const std::string& prefix, LayerWeights* layer);
@@ -119,7 +145,7 @@ class Loader {
   const ModelConfig& c_;
   WeightNames names_;
   WeightReader reader_;
-  WeightMaker& maker_;
+  ReadingMaker maker_;
   const bool is_rank_;
   const ModelShare share_;
 };

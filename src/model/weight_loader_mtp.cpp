@@ -92,8 +92,8 @@ void Loader::load_mtp(const std::string& prefix, const std::string& head, ModelW
   norm(folder, names.norm, &mtp.norm);
   const std::string own_head = layer + "shared_head.head.weight";
   if (is_folder || !reader_.has(own_head)) return;
-  const TensorView own = reader_.tensor(own_head, {c_.vocab_size, hidden});
-  const TensorView shared = reader_.tensor(head + ".weight", {c_.vocab_size, hidden});
+  const TensorView own = reader_.read(reader_.tensor(own_head, {c_.vocab_size, hidden}));
+  const TensorView shared = reader_.read(reader_.tensor(head + ".weight", {c_.vocab_size, hidden}));
   if (!reader_.status().ok()) return;
   const auto bytes = static_cast<size_t>(own.rows * own.row_bytes());
   const bool is_alike = own.dtype == shared.dtype && own.blocks == shared.blocks;

@@ -68,13 +68,56 @@ std::string WeightReader::find(const std::string& prefix, const char* names, con
 
 TensorView WeightReader::tensor(const std::string& name, std::initializer_list<int64_t> shape) {
   if (!status_.ok()) return {};
-  const Result<TensorView> view = source_.tensor(name, {shape.begin(), shape.size()});
+  const std::span<const int64_t> dimensions(shape.begin(), shape.size());
+  // Rows of a few numbers, as of convolutions, are little and are cut one by one.
+  if (wants_parts_ && dimensions.size() > 1 && dimensions.back() >= 32) {
+    const Result<std::optional<TensorView>> outline = source_.outline(name, dimensions);
+    if (!outline.ok()) return fail(outline.status()), TensorView();
+    if (outline->has_value()) {
+      TensorView view = **outline;
+      Unread matrix{name, {shape.begin(), shape.end()}, view, ReservedAddresses(view.rows * view.row_bytes())};
+      view.data = matrix.addresses.begin();
+      if (view.data != nullptr) return unread_.push_back(std::move(matrix)), view;
+    }
+  }
+  const Result<TensorView> view = source_.tensor(name, dimensions);
   if (view.ok()) return *view;
   fail(view.status());
   return {};
 }
 
-TensorView WeightReader::as_numbers(const TensorView& stored) {
+const WeightReader::Unread* WeightReader::find_unread(const TensorView& view) const {
+  for (const Unread& matrix : unread_)
+    if (matrix.addresses.contains(view.data)) return &matrix;
+  return nullptr;
+}
+
+TensorView WeightReader::read(const TensorView& view) {
+  const Unread* const matrix = find_unread(view);
+  if (matrix == nullptr) return view;
+  TensorView out = view;
+  out.data = nullptr;
+  if (!status_.ok()) return out;
+  const int64_t row_bytes = matrix->view.row_bytes(), begin = bytes_of(view) - matrix->addresses.begin();
+  LLMB_CHECK(view.row_bytes() == row_bytes && begin % row_bytes == 0);
+  const MatrixPart part = {begin / row_bytes, view.rows, 0, view.cols};
+  const Result<TensorView> rows = source_.part(matrix->name, matrix->shape, part);
+  if (rows.ok()) return *rows;
+  fail(rows.status());
+  return out;
+}
+
+// `rows` is of the matrix.
+TensorView WeightReader::read_columns(const Unread& matrix, const TensorView& rows, int64_t begin, int64_t count) {
+  const int64_t first = (bytes_of(rows) - matrix.addresses.begin()) / matrix.view.row_bytes();
+  const Result<TensorView> part = source_.part(matrix.name, matrix.shape, {first, rows.rows, begin, count});
+  if (part.ok()) return *part;
+  fail(part.status());
+  return {};
+}
+
+TensorView WeightReader::as_numbers(const TensorView& any) {
+  const TensorView stored = read(any);
   if (stored.blocks == BlockFormat::kNone || stored.data == nullptr)
     return {stored.data, stored.dtype, stored.rows, stored.cols};
   uint8_t* const to = scratch(stored.rows * stored.cols * dtype_bytes(stored.dtype));
@@ -101,20 +144,21 @@ TensorView WeightReader::columns(const TensorView& in_any_form, int64_t begin, i
   LLMB_CHECK(begin + count <= in_any_form.cols);
   // The columns of a group may lie anywhere in a row; checkpoints' blocks are cut anywhere, but not GGUF's, whose
   // numbers would take fp32.
-  const int64_t whole = block_size(in_any_form.blocks).size;
-  const bool is_cut = begin % whole != 0 || count % whole != 0;
-  const bool widens = is_indexed(in_any_form.blocks) || (is_cut && rounds_numbers(in_any_form.blocks));
-  const TensorView matrix = widens ? as_numbers(in_any_form) : in_any_form;
-  TensorView out = matrix;
-  out.cols = count;
-  const bool has_blocks = matrix.blocks != BlockFormat::kNone;
-  const int64_t block = has_blocks ? block_size(matrix.blocks).size : 1;
-  if (begin % block != 0 || count % block != 0) {
-    fail(unsupported("rows of " + std::to_string(matrix.cols) + " numbers in blocks of " + std::to_string(block) +
+  const int64_t block = block_size(in_any_form.blocks).size;
+  const bool is_cut = begin % block != 0 || count % block != 0;
+  if (is_cut && !rounds_numbers(in_any_form.blocks)) {
+    fail(unsupported("rows of " + std::to_string(in_any_form.cols) + " numbers in blocks of " + std::to_string(block) +
                      " cannot be divided into parts of " + std::to_string(count) + " for ranks"));
     return {};
   }
-  const int64_t first = begin / block * (has_blocks ? block_size(matrix.blocks).bytes : dtype_bytes(matrix.dtype));
+  if (const Unread* const matrix = find_unread(in_any_form); matrix != nullptr)
+    return read_columns(*matrix, in_any_form, begin, count);
+  const TensorView matrix = is_cut || is_indexed(in_any_form.blocks) ? as_numbers(in_any_form) : in_any_form;
+  TensorView out = matrix;
+  out.cols = count;
+  const bool has_blocks = matrix.blocks != BlockFormat::kNone;
+  const int64_t first =
+      has_blocks ? begin / block * block_size(matrix.blocks).bytes : begin * dtype_bytes(matrix.dtype);
   uint8_t* const to = scratch(matrix.rows * out.row_bytes());
   for (int64_t row = 0; row < matrix.rows; ++row)
     std::memcpy(to + row * out.row_bytes(), bytes_of(matrix) + row * matrix.row_bytes() + first,
@@ -133,8 +177,9 @@ TensorView WeightReader::transposed(const TensorView& in_any_form) {
   return {to, stored.dtype, stored.cols, stored.rows};
 }
 
-TensorView WeightReader::plus(const TensorView& vector, double offset) {
-  if (!status_.ok() || offset == 0) return vector;
+TensorView WeightReader::plus(const TensorView& any, double offset) {
+  if (!status_.ok() || offset == 0) return any;
+  const TensorView vector = read(any);
   if (vector.data == nullptr) return {nullptr, DType::kF32, 1, vector.cols};
   auto* to = reinterpret_cast<float*>(scratch(vector.cols * int64_t{sizeof(float)}));
   for (int64_t i = 0; i < vector.cols; ++i) to[i] = static_cast<float>(element(vector, i) + offset);
@@ -166,13 +211,17 @@ TensorView WeightReader::joined(std::span<const TensorView> vectors) {
   if (vectors[0].data == nullptr) return {nullptr, DType::kF32, 1, size};
   auto* const begin = reinterpret_cast<float*>(scratch(size * int64_t{sizeof(float)}));
   float* to = begin;
-  for (const TensorView& v : vectors)
+  for (const TensorView& any : vectors) {
+    const TensorView v = read(any);
+    if (v.data == nullptr) return {nullptr, DType::kF32, 1, size};
     for (int64_t i = 0; i < v.cols; ++i) *to++ = element(v, i);
+  }
   return {begin, DType::kF32, 1, size};
 }
 
-TensorView WeightReader::every(const TensorView& view, int64_t begin, int64_t step) {
+TensorView WeightReader::every(const TensorView& any, int64_t begin, int64_t step) {
   if (!status_.ok()) return {};
+  const TensorView view = read(any);
   const bool is_vector = view.rows == 1;
   const int64_t size = is_vector ? view.cols : view.rows, count = (size - begin + step - 1) / step;
   const TensorView shape = {nullptr,     view.dtype, is_vector ? 1 : count, is_vector ? count : view.cols,
@@ -185,7 +234,8 @@ TensorView WeightReader::every(const TensorView& view, int64_t begin, int64_t st
   return {to, shape.dtype, shape.rows, shape.cols, shape.blocks, shape.groups};
 }
 
-TensorView WeightReader::pairs_apart(const TensorView& view, int64_t head_dim, int64_t rotary_dim) {
+TensorView WeightReader::pairs_apart(const TensorView& any, int64_t head_dim, int64_t rotary_dim) {
+  const TensorView view = read(any);
   if (!status_.ok() || view.data == nullptr) return view;
   const bool is_vector = view.rows == 1;
   const int64_t size = is_vector ? view.cols : view.rows;
@@ -262,6 +312,7 @@ void WeightReader::release_copies() { scratch_.clear(); }
 
 void WeightReader::release() {
   scratch_.clear();
+  unread_.clear();
   source_.release();
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/reserved_addresses.h"
 #include "base/status.h"
 #include "core/tensor_view.h"
 #include "model/weight_source.h"
@@ -19,9 +20,13 @@ TensorView slice_rows(const TensorView& matrix, int64_t begin, int64_t count);
 TensorView slice_vector(const TensorView& vector, int64_t begin, int64_t count);
 
 // Remembers the first error; after one every call returns an empty view. Views are valid until release(). One thread.
+//
+// Where parts of matrices are wanted, tensor() gives matrices that the source would have to read whole at addresses at
+// which nothing lies: views of these can be cut into rows, and what is made of them reads the rows that are left. All
+// functions here do; others take what read() gives.
 class WeightReader {
  public:
-  explicit WeightReader(WeightSource& source) : source_(source) {}
+  WeightReader(WeightSource& source, bool wants_parts) : source_(source), wants_parts_(wants_parts) {}
 
   // prefix + one of `names` ("a|b"), the first for which the source has that + suffix; the first of all where it has
   // none.
@@ -29,6 +34,8 @@ class WeightReader {
   bool has(const std::string& name) const { return source_.has(name); }
 
   TensorView tensor(const std::string& name, std::initializer_list<int64_t> shape);
+  // The same view with its data, which is read if it is not there yet.
+  TensorView read(const TensorView& view);
   // Turns a tensor stored [cols, rows] into [rows, cols].
   TensorView transposed(const TensorView& in_any_form);
   // Columns [begin, begin + count) of a matrix.
@@ -56,7 +63,17 @@ class WeightReader {
   void release_copies();  // views of what the source gave stay valid
 
  private:
+  // A matrix that is not read yet.
+  struct Unread {
+    std::string name;
+    std::vector<int64_t> shape;
+    TensorView view;
+    ReservedAddresses addresses;
+  };
+
   uint8_t* scratch(int64_t bytes);
+  const Unread* find_unread(const TensorView& view) const;
+  TensorView read_columns(const Unread& matrix, const TensorView& rows, int64_t begin, int64_t count);
   TensorView mxfp4_blocks(const uint8_t* codes, const uint8_t* exponents, TensorView shape);
   TensorView as_numbers(const TensorView& stored);  // of its dtype, which holds them exactly
   void fail(Status status) {
@@ -64,6 +81,8 @@ class WeightReader {
   }
 
   WeightSource& source_;
+  const bool wants_parts_;
+  std::vector<Unread> unread_;
   Status status_;
   std::vector<std::unique_ptr<uint8_t[]>> scratch_;
 };

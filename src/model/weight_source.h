@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,11 @@ enum class WeightAccess { kShapes, kValues };
 // columns, wherever these are.
 enum class WeightForm { kNumbers, kBlocks, kIntegersF16, kIntegersBF16 };
 
+// Rows and columns of a matrix.
+struct MatrixPart {
+  int64_t first_row = 0, num_rows = 0, first_col = 0, num_cols = 0;
+};
+
 // Not thread-safe.
 class WeightSource {
  public:
@@ -31,6 +37,17 @@ class WeightSource {
   // A tensor of exactly this shape. All dimensions but the last are rows; a vector is one row. The view is valid until
   // release().
   virtual Result<TensorView> tensor(const std::string& name, std::span<const int64_t> shape) = 0;
+  // The view that tensor() would give of a matrix, without its data, where tensor() reads all of it at once to convert
+  // or check it; nullopt where it does not, as with numbers that are taken as they are stored.
+  virtual Result<std::optional<TensorView>> outline(const std::string&, std::span<const int64_t>) {
+    return std::optional<TensorView>();
+  }
+  // Rows and columns of a matrix that outline() describes. Nothing else of it is read, but for what its rows or columns
+  // share. In the outline's form, or as numbers where columns cut blocks of a format that rounds its numbers, or are of
+  // indexed blocks.
+  virtual Result<TensorView> part(const std::string& name, std::span<const int64_t>, const MatrixPart&) {
+    return unsupported("\"" + name + "\" is not read in parts");
+  }
   // The bytes of a tensor of exactly this shape that are no numbers by themselves, such as blocks of codes: dtype U8.
   virtual Result<const uint8_t*> bytes(const std::string& name, std::span<const int64_t>) {
     return unsupported("\"" + name + "\": blocks of codes are read from safetensors only");

@@ -16,6 +16,7 @@
 #include "tests/support/process.h"
 #include "tests/support/raw_safetensors.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/matrix_parts.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -74,6 +75,10 @@ Result<std::vector<float>> dequantised(const Fp8Case& c, const std::string& weig
     out[i] = c.config.dtype == DType::kF32    ? static_cast<const float*>(view->data)[i]
              : c.config.dtype == DType::kBF16 ? bf16_to_f32(halves[i])
                                               : f16_to_f32(halves[i]);
+  }
+  for (const WeightForm form : {WeightForm::kNumbers, WeightForm::kBlocks}) {
+    Fp8Source parts(*checkpoint, c.config, pool, WeightAccess::kValues, form);
+    CHECK(check_parts(parts, "w", std::array{c.rows, c.cols}));
   }
   return out;
 }

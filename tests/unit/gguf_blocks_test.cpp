@@ -2,12 +2,15 @@
 // may hold.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <set>
 
 #include "core/block_format.h"
 #include "formats/gguf_file.h"
+#include "model/weight_files.h"
+#include "tests/support/matrix_parts.h"
 #include "tests/support/process.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
@@ -84,6 +87,23 @@ TEST_CASE("int8 activations are refused where no weight is such a block, and bes
   CHECK(message(fixture("llama-k.gguf"), dummy).find(kNone) != std::string::npos);
   const auto quantised = [](LoadOptions& o) { o.cpu.quantization = Quantization::kInt4; };
   CHECK(message(fixture("llama-k.gguf"), quantised).find("not with quantization int4") != std::string::npos);
+}
+
+TEST_CASE("parts of matrices are the same rows and columns as of the whole, in blocks and as numbers") {
+  int num_checked = 0;
+  for (const std::string name : {"llama-k", "llama-few", "qwen2-q4_0", "llama-bias-q8_0", "gpt_oss", "llama-f16"})
+    for (const WeightForm form : {WeightForm::kBlocks, WeightForm::kNumbers}) {
+      CAPTURE(name);
+      const ModelConfig c = load_model_config(fixture(name + ".gguf")).value();
+      const WeightFiles files = WeightFiles::open(fixture(name + ".gguf"), c).value();
+      ThreadPool pool(2);
+      const auto source = files.make_source(pool, WeightAccess::kValues, form);
+      const int64_t hidden = c.hidden_size;
+      num_checked += check_parts(*source, "model.embed_tokens.weight", std::array{int64_t{c.vocab_size}, hidden});
+      num_checked += check_parts(*source, "model.layers.0.self_attn.q_proj.weight", std::array{c.q_size(), hidden});
+      num_checked += check_parts(*source, "model.layers.0.self_attn.o_proj.weight", std::array{hidden, c.q_size()});
+    }
+  CHECK(num_checked >= 30);
 }
 
 TEST_CASE("a scale that is infinite or NaN is refused when the weights load, with tensor, row and block") {

@@ -20,6 +20,7 @@
 #include "model/weight_files.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden.h"
+#include "tests/support/matrix_parts.h"
 #include "tests/support/process.h"
 #include "tests/support/raw_safetensors.h"
 #include "tests/support/temp_dir.h"
@@ -71,6 +72,9 @@ TEST_CASE("every weight is what the format's own code dequantises it to, to the 
       REQUIRE_MESSAGE(view.ok(), view.status().message());
       CHECK(view->dtype == (right.dtype == "BF16" ? DType::kBF16 : DType::kF16));
       CHECK(std::memcmp(view->data, right.data, static_cast<size_t>(right.bytes)) == 0);
+      source->release();
+      for (const WeightForm form : {WeightForm::kNumbers, WeightForm::kBlocks})
+        CHECK(check_parts(*files->make_source(pool, WeightAccess::kValues, form), tensor, right.shape));
     }
   }
   CHECK(formats().size() == 14);
@@ -250,6 +254,8 @@ BlockFormat stays_in(OneMatrix& m) {
   CHECK(shapes.blocks == actual.blocks);
   CHECK(shapes.data == nullptr);
   CHECK(shapes.row_bytes() == actual.row_bytes());
+  for (const WeightForm form : {WeightForm::kNumbers, WeightForm::kBlocks, WeightForm::kIntegersF16})
+    CHECK(check_parts(*m.source(form), "m.weight", shape));
   if (actual.blocks == BlockFormat::kNone) return BlockFormat::kNone;
   std::vector<float> decoded(static_cast<size_t>(OneMatrix::kCols));
   for (int64_t i = 0; i < OneMatrix::kRows * OneMatrix::kCols; ++i) {

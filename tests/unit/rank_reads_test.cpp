@@ -1,17 +1,10 @@
 // Each rank reads its part of a checkpoint and what all ranks have, and no more: pages of the file are counted as they
 // are touched. Rows are so long that parts of them are whole pages.
 #include <doctest/doctest.h>
-#include <signal.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,62 +16,10 @@
 #include "model/weight_files.h"
 #include "tests/support/process.h"
 #include "tests/support/raw_safetensors.h"
+#include "tests/support/touched_pages.h"
 
 namespace llmb::test {
 namespace {
-
-constexpr size_t kPage = 4096;
-
-// Takes the mappings of a file away, and gives each page back when somebody reads it. One at a time.
-class TouchedPages {
- public:
-  explicit TouchedPages(const std::string& path) {
-    std::ifstream maps("/proc/self/maps");
-    for (std::string line; std::getline(maps, line);) {
-      if (!line.ends_with(path)) continue;
-      uintptr_t begin = 0, end = 0;
-      char dash = 0;
-      std::istringstream(line) >> std::hex >> begin >> dash >> end;
-      CHECK(begin_ == 0);
-      begin_ = begin, end_ = end;
-    }
-    REQUIRE(begin_ > 0);
-    is_touched_ = std::make_unique<std::atomic<bool>[]>((end_ - begin_) / kPage);
-    current_ = this;
-    struct sigaction action {};
-    action.sa_sigaction = on_touch;
-    action.sa_flags = SA_SIGINFO | SA_NODEFER;
-    ::sigaction(SIGSEGV, &action, &before_);
-    REQUIRE(::mprotect(reinterpret_cast<void*>(begin_), end_ - begin_, PROT_NONE) == 0);
-  }
-  ~TouchedPages() {
-    ::sigaction(SIGSEGV, &before_, nullptr);
-    current_ = nullptr;
-  }
-  int64_t bytes() const {
-    int64_t count = 0;
-    for (size_t i = 0; i < (end_ - begin_) / kPage; ++i) count += is_touched_[i];
-    return count * static_cast<int64_t>(kPage);
-  }
-
- private:
-  static void on_touch(int, siginfo_t* info, void*) {
-    const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
-    TouchedPages* const self = current_;
-    if (self == nullptr || at < self->begin_ || at >= self->end_) {
-      ::signal(SIGSEGV, SIG_DFL);  // a fault of somebody else's, which comes again
-      return;
-    }
-    const uintptr_t page = at / kPage * kPage;
-    self->is_touched_[(page - self->begin_) / kPage] = true;
-    ::mprotect(reinterpret_cast<void*>(page), kPage, PROT_READ);
-  }
-
-  inline static std::atomic<TouchedPages*> current_{nullptr};
-  uintptr_t begin_ = 0, end_ = 0;
-  std::unique_ptr<std::atomic<bool>[]> is_touched_;
-  struct sigaction before_ {};
-};
 
 class Checkpoint {
  public:
@@ -91,15 +32,8 @@ class Checkpoint {
   // Matrices begin with pages: the header is filled up, and vectors come last.
   void write(const std::string& config) {
     std::stable_partition(tensors_.begin(), tensors_.end(), [](const RawTensor& t) { return t.bytes.size() >= kPage; });
-    std::string file = raw_safetensors(tensors_);
-    uint64_t size = 0;
-    std::memcpy(&size, file.data(), sizeof size);
-    const uint64_t end = sizeof size + size, padded = (end + kPage - 1) / kPage * kPage;
-    file.insert(end, padded - end, ' ');
-    size += padded - end;
-    std::memcpy(file.data(), &size, sizeof size);
     write_file(dir_ + "/config.json", config);
-    write_file(dir_ + "/model.safetensors", file);
+    write_file(dir_ + "/model.safetensors", on_pages(raw_safetensors(tensors_)));
   }
 
  private:
