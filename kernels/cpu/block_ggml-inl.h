@@ -74,6 +74,12 @@ HWY_INLINE V above_2_23(U words) {
   return hn::BitCast(D(), hn::OrAnd(hn::Set(DU(), 0x4b000000), words, hn::Set(DU(), 255)));
 }
 HWY_INLINE U low_bits(U words, uint32_t mask) { return hn::And(words, hn::Set(DU(), mask)); }
+// What begins at bit `from` of each byte at bit kTo, beside other bits.
+template <int kTo>
+HWY_INLINE U moved(U words, int from) {
+  if (!__builtin_constant_p(from)) return hn::ShiftLeft<kTo>(hn::ShiftRightSame(words, from));
+  return from < kTo ? hn::ShiftLeftSame(words, kTo - from) : hn::ShiftRightSame(words, from - kTo);
+}
 // The four bits of each byte that begin at bit 0 or 4.
 HWY_INLINE U nibbles(U words, int first_bit) { return low_bits(hn::ShiftRightSame(words, first_bit), 0x0f0f0f0f); }
 // Bits 4 · word to 4 · word + 3, each to bit 4 of a byte.
@@ -96,7 +102,8 @@ HWY_INLINE U spread_fifth_bits(U bits, int word) {
 
 // A format has
 //   codes(): four unsigned codes, a byte each, of word `word` (k from 4 · word on) of run `run` of a section
-//   kRuns: of a block; kCodeBits; kOffset: the code that means 0; or kTable or kNumbers: what codes, of four bits (kIsNibble), mean
+//   kBlocks: which it is, of ggml's; kRuns: of a block; kIsPaired: two of them in turn share words
+//   kCodeBits; kOffset: the code that means 0; or kTable or kNumbers: what codes, of four bits (kIsNibble), mean
 //   scale(), minimum(): of half `half` (16 k) of a run; number = scale · code, minus or plus the minimum
 //   kRounds: number = round(scale · code), or where kHasZero round(scale · (code − zero)); zero() gives 2^23 + it
 //   kIsIndexed: scale_of(), zero_of(): of number i of a run
@@ -107,7 +114,7 @@ struct Format {
   static constexpr bool kHasTable = false;  // sanitizers keep an array's address from being compared at compile time
   static constexpr const int8_t* kTable = nullptr;
   static constexpr bool kIsNibble = false, kHasMinimum = false, kAddsMinimum = false, kIsByHalves = false;
-  static constexpr bool kRounds = false, kHasZero = false, kIsIndexed = false;
+  static constexpr bool kRounds = false, kHasZero = false, kIsIndexed = false, kIsPaired = false;
   static constexpr bool kHasNumbers = false, kHasOwnNumber = false, kIsSparse24 = false;
   static constexpr const float* kNumbers = nullptr;
 };
@@ -124,6 +131,7 @@ struct Nibbles32 : Format {
 };
 
 struct Q8_0 : Format {
+  static constexpr BlockFormat kBlocks = BlockFormat::kQ8_0;
   static constexpr int kOffset = 128, kCodeBits = 8;
   static HWY_INLINE U codes(const SectionReader& s, int64_t, int word) {
     return hn::Xor(s.word(word), hn::Set(DU(), 0x80808080));
@@ -131,12 +139,15 @@ struct Q8_0 : Format {
   static HWY_INLINE V scale(const SectionReader& s, int64_t, int) { return s.half(0); }
 };
 struct Q4_0 : Nibbles32<0> {
+  static constexpr BlockFormat kBlocks = BlockFormat::kQ4_0;
   static constexpr int kOffset = 8;
 };
 struct Q4_1 : Nibbles32<0> {
+  static constexpr BlockFormat kBlocks = BlockFormat::kQ4_1;
   static constexpr bool kHasMinimum = true, kAddsMinimum = true;
 };
 struct Q5_1 : Nibbles32<1> {
+  static constexpr BlockFormat kBlocks = BlockFormat::kQ5_1;
   static constexpr int kCodeBits = 5;
   static constexpr bool kIsNibble = false, kHasMinimum = true, kAddsMinimum = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
@@ -144,14 +155,17 @@ struct Q5_1 : Nibbles32<1> {
   }
 };
 struct Q5_0 : Q5_1 {
+  static constexpr BlockFormat kBlocks = BlockFormat::kQ5_0;
   static constexpr int kOffset = 16;
   static constexpr bool kHasMinimum = false;
 };
 struct IQ4_NL : Nibbles32<0> {
+  static constexpr BlockFormat kBlocks = BlockFormat::kIQ4_NL;
   static constexpr bool kHasTable = true;
   static constexpr const int8_t* kTable = kIq4Values;
 };
 struct MXFP4 : Nibbles32<0> {
+  static constexpr BlockFormat kBlocks = BlockFormat::kMXFP4;
   static constexpr bool kHasTable = true;
   static constexpr const int8_t* kTable = kMxfp4Values;
   // 2^(e - 128), which is subnormal for e < 2.
@@ -167,12 +181,13 @@ struct MXFP4 : Nibbles32<0> {
 template <int kFirst>
 struct NibbleRuns : Format {
   static constexpr int kRuns = 8;
-  static constexpr bool kIsNibble = true;
+  static constexpr bool kIsNibble = true, kIsPaired = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
     return nibbles(s.word(kFirst + run / 2 * 8 + word), static_cast<int>(run % 2 * 4));
   }
 };
 struct Q4_K : NibbleRuns<0> {
+  static constexpr BlockFormat kBlocks = BlockFormat::kQ4_K;
   static constexpr bool kHasMinimum = true;
   static HWY_INLINE V scale(const SectionReader& s, int64_t run, int) {
     return hn::Mul(s.half(0), s.unsigned_byte(run));
@@ -182,14 +197,16 @@ struct Q4_K : NibbleRuns<0> {
   }
 };
 struct Q5_K : Q4_K {
+  static constexpr BlockFormat kBlocks = BlockFormat::kQ5_K;
   static constexpr int kCodeBits = 5;
   static constexpr bool kIsNibble = false;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    const U high = low_bits(hn::ShiftRightSame(s.word(word), static_cast<int>(run)), 0x01010101);
-    return hn::Or(NibbleRuns<8>::codes(s, run, word), hn::ShiftLeft<4>(high));
+    const U high = moved<4>(s.word(word), static_cast<int>(run));
+    return hn::OrAnd(NibbleRuns<8>::codes(s, run, word), high, hn::Set(DU(), 0x10101010));
   }
 };
 struct IQ4_XS : Format {
+  static constexpr BlockFormat kBlocks = BlockFormat::kIQ4_XS;
   static constexpr int kRuns = 8;
   static constexpr bool kIsNibble = true;
   static constexpr bool kHasTable = true;
@@ -206,26 +223,30 @@ HWY_INLINE U two_bits(const SectionReader& s, int64_t run, int word) {
   return low_bits(hn::ShiftRightSame(s.word(kFirst + run / 4 * 8 + word), static_cast<int>(run % 4 * 2)), 0x03030303);
 }
 struct Q6_K : Format {
+  static constexpr BlockFormat kBlocks = BlockFormat::kQ6_K;
   static constexpr int kRuns = 8, kOffset = 32, kCodeBits = 6;
   static constexpr bool kIsByHalves = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
     const U low = nibbles(s.word(run / 4 * 16 + run % 2 * 8 + word), static_cast<int>(run / 2 % 2 * 4));
-    return hn::Or(low, hn::ShiftLeft<4>(two_bits<32>(s, run, word)));
+    const U high = moved<4>(s.word(32 + run / 4 * 8 + word), static_cast<int>(run % 4 * 2));
+    return hn::OrAnd(low, high, hn::Set(DU(), 0x30303030));
   }
   static HWY_INLINE V scale(const SectionReader& s, int64_t run, int half) {
     return hn::Mul(s.half(0), s.signed_byte(2 * run + half));
   }
 };
 struct Q3_K : Format {
+  static constexpr BlockFormat kBlocks = BlockFormat::kQ3_K;
   static constexpr int kRuns = 8, kOffset = 4, kCodeBits = 3;
   static constexpr bool kIsByHalves = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    const U third = low_bits(hn::ShiftRightSame(s.word(word), static_cast<int>(run)), 0x01010101);
-    return hn::Or(two_bits<8>(s, run, word), hn::ShiftLeft<2>(third));
+    const U third = moved<2>(s.word(word), static_cast<int>(run));
+    return hn::OrAnd(two_bits<8>(s, run, word), third, hn::Set(DU(), 0x04040404));
   }
   static HWY_INLINE V scale(const SectionReader& s, int64_t run, int half) { return Q6_K::scale(s, run, half); }
 };
 struct Q2_K : Format {
+  static constexpr BlockFormat kBlocks = BlockFormat::kQ2_K;
   static constexpr int kRuns = 8, kCodeBits = 2;
   static constexpr bool kIsByHalves = true, kHasMinimum = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) { return two_bits<0>(s, run, word); }

@@ -8,7 +8,7 @@
 // bytes are unsigned: an offset is added to codes, and offset · T is taken off by what sums begin with. VNNI multiplies
 // unsigned by signed bytes, four at a time; so does AVX2, but in 16 bits (block_int8_avx2-inl.h). AVX-512 without VNNI
 // multiplies the magnitudes of codes of eight bits by numbers with their signs. Elsewhere the bytes are signed. A lone
-// row meets them in registers (block_int8_row-inl.h), but for AVX-512 without VNNI.
+// row meets them in registers (block_int8_row-inl.h; AVX2's block_int8_avx2-inl.h), but for AVX-512 without VNNI.
 #include <cmath>
 #include <cstring>
 
@@ -273,7 +273,7 @@ void block_int8_linear_task_target(const LinearTask& t) {
   std::memset(sums, 0, static_cast<size_t>(num_rows * kColumns) * sizeof(float));
 #if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
   if (num_rows == 1 && (HWY_TARGET == HWY_AVX2 || has_byte_dots())) {
-    with_ggml_format(format, [&](auto f) HWY_ATTR { multiply_row<decltype(f)>(t, format, x, sums); });
+    with_ggml_format(format, [&](auto f) HWY_ATTR { multiply_row<decltype(f)>(t, x, sums); });
     return write_sums(t, sums);
   }
 #endif
