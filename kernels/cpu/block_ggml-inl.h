@@ -74,7 +74,7 @@ HWY_INLINE V above_2_23(U words) {
   return hn::BitCast(D(), hn::OrAnd(hn::Set(DU(), 0x4b000000), words, hn::Set(DU(), 255)));
 }
 HWY_INLINE U low_bits(U words, uint32_t mask) { return hn::And(words, hn::Set(DU(), mask)); }
-// What begins at bit `from` of each byte at bit kTo, beside other bits.
+// Moves bit `from` of each byte, and the next ones, to bit kTo; other bits lie beside them.
 template <int kTo>
 HWY_INLINE U moved(U words, int from) {
   if (!__builtin_constant_p(from)) return hn::ShiftLeft<kTo>(hn::ShiftRightSame(words, from));

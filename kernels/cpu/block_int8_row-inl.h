@@ -37,7 +37,7 @@ class RowDots {
     sums_[v].raw = _mm512_dpbusd_epi32(sums_[v].raw, codes.raw, _mm512_set1_epi32(four));
   }
   LLMB_ROW_DOTS HWY_INLINE VI sum(int v) const { return sums_[v]; }
-  // What is asked for from *ahead on is not asked for before what was added: the compiler would ask for all at once.
+  // Keeps requests from *ahead on behind the words that were added: the compiler would put all of a run in front.
   LLMB_ROW_DOTS HWY_INLINE void pin(const uint8_t** ahead) { asm volatile("" : "+r"(*ahead), "+v"(sums_[0].raw)); }
 
  private:
@@ -56,7 +56,7 @@ constexpr int kHalvesOf = F::kIsByHalves ? 2 : 1;
 template <class F>
 constexpr int kRunsAtOnce = F::kIsPaired ? 2 : 1;
 
-// What sums of a part begin with: the offset of its codes is taken off.
+// Sums of a part begin so that the offset of its codes is taken off.
 template <class F>
 HWY_INLINE VI row_start(VI sum_of_x) {
   constexpr int kOffset = offset_of<F>();

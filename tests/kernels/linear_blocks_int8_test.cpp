@@ -187,6 +187,26 @@ TEST_CASE("products are those of the definition, to the bit: any rows, threads, 
   }
 }
 
+// Six threads take 993 rows by one panel as 31 tasks of 32 rows, each by half a panel, and the last row alone.
+TEST_CASE("the row that tasks of many rows leave over is as it is alone, with half a panel as well") {
+  ThreadPool six(6);
+  constexpr int64_t kRows = 993, kCols = 512, kWidth = 64;
+  const std::vector<float> x = awkward_rows(kRows, kCols);
+  const std::vector<float> last(x.end() - kCols, x.end());
+  for (const BlockFormat format : all_block_formats()) {
+    if (rounds_numbers(format)) continue;
+    CAPTURE(std::string(block_size(format).name));
+    const BlockWeights weights(format, kWidth, kCols, 1);
+    const std::vector<float> expected = products(format, weights, kWidth, last, 1, kCols);
+    for_each_cpu_target([&](const std::string& target) {
+      CAPTURE(target);
+      const PackedLinear packed = pack(weights.view, {}, six);
+      const std::vector<float> all = run(packed, x, kRows, six);
+      CHECK(same_bytes(std::span(all).last(kWidth), expected));
+    });
+  }
+}
+
 // Sums in 16 bits come to their limits here.
 TEST_CASE("products of the largest codes and numbers are exact") {
   ThreadPool pool(2);
