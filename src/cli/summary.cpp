@@ -116,13 +116,18 @@ void add_adapters(nlohmann::ordered_json& out, const JobMetrics& m) {
 // To two decimals; never "-0.00".
 double rounded_seconds(double ms) { return std::round(ms / 10) / 100 + 0.0; }
 
+// That verify tokens of its, of a sequence: those that were right, and one more.
+double tokens_per_step(const SpeculationMetrics::Kind& kind) {
+  return ratio(kind.num_accepted + kind.num_steps, kind.num_steps);
+}
+
 void add_speculation(std::string& out, const JobMetrics& m) {
   const SpeculationMetrics& s = m.speculation;
   if (s.num_steps == 0) return;
   for (const SpeculationMetrics::Kind& kind : s.drafters)
-    add_line(out, "drafts            %s: %lld tokens, %lld accepted (%.1f %%)", kind.name.c_str(),
-             static_cast<long long>(kind.num_drafted), static_cast<long long>(kind.num_accepted),
-             100 * ratio(kind.num_accepted, kind.num_drafted));
+    add_line(out, "drafts            %s: %lld tokens, %lld accepted (%.1f %%), %.2f tokens of a sequence in each step",
+             kind.name.c_str(), static_cast<long long>(kind.num_drafted), static_cast<long long>(kind.num_accepted),
+             100 * ratio(kind.num_accepted, kind.num_drafted), tokens_per_step(kind));
   add_line(out, "                  in %lld steps, %.2f tokens of a sequence in each; %.2f s saved, %.2f s predicted",
            static_cast<long long>(s.num_steps), ratio(s.num_given, s.num_groups),
            rounded_seconds(s.measured_saved_ms), rounded_seconds(s.predicted_saved_ms));
@@ -133,7 +138,10 @@ void add_speculation(nlohmann::ordered_json& out, const JobMetrics& m) {
   if (s.drafters.empty()) return;
   auto& drafters = out["speculation"];
   for (const SpeculationMetrics::Kind& kind : s.drafters)
-    drafters[kind.name] = {{"drafted_tokens", kind.num_drafted}, {"accepted_tokens", kind.num_accepted}};
+    drafters[kind.name] = {{"drafted_tokens", kind.num_drafted},
+                           {"accepted_tokens", kind.num_accepted},
+                           {"steps", kind.num_steps},
+                           {"tokens_per_step", tokens_per_step(kind)}};
   out["speculation_steps"] = s.num_steps;
   out["speculation_tokens_per_step"] = ratio(s.num_given, s.num_groups);
   out["speculation_saved_s"] = s.measured_saved_ms / 1000;

@@ -51,6 +51,15 @@ struct TokenDetail {
   std::vector<TokenLogprob> top;
 };
 
+// Tokens that a drafter guessed, of those that a step verified.
+struct DraftedTokens {
+  std::string drafter;
+  int32_t num_steps = 0;  // that verified some; each gave one token more than it accepted
+  int32_t num_drafted = 0, num_accepted = 0;
+
+  double tokens_per_step() const { return num_steps > 0 ? 1 + double{1} * num_accepted / num_steps : 0; }
+};
+
 // All in milliseconds. queue + time from first schedule to first token = ttft.
 struct RequestLatency {
   double queue_ms = 0;  // arrival to the first step that held the request
@@ -60,7 +69,7 @@ struct RequestLatency {
   double itl_p50_ms = 0, itl_p90_ms = 0, itl_p99_ms = 0;
   int32_t num_preemptions = 0;
   int32_t num_cached_tokens = 0;  // of the prompt, that other requests had computed
-  int32_t num_drafted_tokens = 0, num_accepted_tokens = 0;  // by speculation
+  std::vector<DraftedTokens> drafted = {};  // by speculation, of all choices; of drafters that guessed some
 };
 
 // How likely an option is behind its prompt.

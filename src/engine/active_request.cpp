@@ -71,6 +71,16 @@ bool ActiveRequest::finish_choice(int32_t index, FinishReason reason, std::optio
   return --num_unfinished_ == 0;
 }
 
+void ActiveRequest::add_drafted(const DraftedTokens& tokens) {
+  if (virtual_token_ms_ > 0) return;
+  std::vector<DraftedTokens>& all = completion_.latency.drafted;
+  auto at = std::ranges::find(all, tokens.drafter, &DraftedTokens::drafter);
+  if (at == all.end()) at = all.insert(at, {.drafter = tokens.drafter});
+  at->num_steps += tokens.num_steps;
+  at->num_drafted += tokens.num_drafted;
+  at->num_accepted += tokens.num_accepted;
+}
+
 void ActiveRequest::finish_beams(int32_t num_preemptions) {
   const std::vector<BeamAnswer>& answers = beams_->answers();
   for (size_t i = 0; i < std::min(answers.size(), static_cast<size_t>(request_->params.sampling.n)); ++i) {

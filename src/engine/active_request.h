@@ -65,12 +65,8 @@ class ActiveRequest {
   // The next prompt token's.
   void add_prompt_logprobs(const StepOutput& output, int32_t given);
 
-  // When a choice ends: tokens drafted for it, and how many of them were accepted.
-  void add_drafted_tokens(int32_t num_drafted, int32_t num_accepted) {
-    if (virtual_token_ms_ > 0) return;
-    completion_.latency.num_drafted_tokens += num_drafted;
-    completion_.latency.num_accepted_tokens += num_accepted;
-  }
+  // When a choice ends: tokens that a drafter guessed for it.
+  void add_drafted(const DraftedTokens& tokens);
 
   // True when it was the last one that was not finished.
   bool finish_choice(int32_t index, FinishReason reason, std::optional<TokenId> stop_token, int32_t num_preemptions);

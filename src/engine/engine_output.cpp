@@ -70,7 +70,9 @@ void Engine::complete(const StepPlan& plan, const SequenceUpdate& update, Finish
   const auto at = active_.find(update.seq);
   ActiveRequest& active = *at->second;
   if (update.choice == 0 || !active.request().parts.empty()) active.add_cached_tokens(update.num_cached_tokens);
-  active.add_drafted_tokens(update.num_drafted_tokens, update.num_accepted_tokens);
+  for (int32_t i = 0; i < kMaxDrafters; ++i)
+    if (const DraftCounts& c = update.drafted[i]; c.num_steps > 0)
+      active.add_drafted({options_.proposer->drafter_name(i), c.num_steps, c.num_drafted, c.num_accepted});
   if (active.finish_choice(update.choice, reason, update.stop_token, update.num_preemptions)) {
     FinishedItem item = finished_item(active, active.take_completion());
     if (options_.gives_blocks) item.blocks = blocks_of(plan, update, active);

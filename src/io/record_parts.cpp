@@ -1,6 +1,7 @@
 #include "io/record_parts.h"
 
 #include <bit>
+#include <cmath>
 #include <string>
 
 #include "base/base64.h"
@@ -76,6 +77,33 @@ void write_usage(JsonWriter& json, const Completion& c) {
   json.end_object();
 }
 
+// Sums over all drafters, then each of them.
+void write_drafted(JsonWriter& json, const std::vector<DraftedTokens>& drafted) {
+  const auto write_tokens = [&](int64_t num_drafted, int64_t num_accepted) {
+    json.key("drafted_tokens");
+    json.integer(num_drafted);
+    json.key("accepted_tokens");
+    json.integer(num_accepted);
+  };
+  int64_t num_drafted = 0, num_accepted = 0;
+  for (const DraftedTokens& by : drafted) num_drafted += by.num_drafted, num_accepted += by.num_accepted;
+  write_tokens(num_drafted, num_accepted);
+  if (drafted.empty()) return;
+  json.key("speculation");
+  json.begin_object();
+  for (const DraftedTokens& by : drafted) {
+    json.key(by.drafter);
+    json.begin_object();
+    write_tokens(by.num_drafted, by.num_accepted);
+    json.key("steps");
+    json.integer(by.num_steps);
+    json.key("tokens_per_step");
+    json.floating(std::round(1000 * by.tokens_per_step()) / 1000);
+    json.end_object();
+  }
+  json.end_object();
+}
+
 void write_metrics(JsonWriter& json, const RequestLatency& latency) {
   json.key("metrics");
   json.begin_object();
@@ -94,10 +122,7 @@ void write_metrics(JsonWriter& json, const RequestLatency& latency) {
   json.integer(latency.num_preemptions);
   json.key("cached_tokens");
   json.integer(latency.num_cached_tokens);
-  json.key("drafted_tokens");
-  json.integer(latency.num_drafted_tokens);
-  json.key("accepted_tokens");
-  json.integer(latency.num_accepted_tokens);
+  write_drafted(json, latency.drafted);
   json.end_object();
 }
 

@@ -15,10 +15,12 @@
 //   "truncated_prompt_tokens": how many are not in prompt_tokens input        fields of the input line, as an object
 //   hash         XXH64 of the input line's bytes, 16 hexadecimal digits: resume notices an edited line by it
 //   metrics      {"queue_ms", "ttft_ms", "tpot_ms", "e2e_ms", "itl_p50_ms", "itl_p90_ms", "itl_p99_ms",
-//                "num_preemptions", "cached_tokens", "drafted_tokens", "accepted_tokens"}, milliseconds to three decimals.
+//                "num_preemptions", "cached_tokens", "drafted_tokens", "accepted_tokens", "speculation"*: {drafter:
+//                {"drafted_tokens", "accepted_tokens", "steps", "tokens_per_step"}}}, milliseconds to three decimals.
 //                Always last, so that it is easy to cut off: everything before it depends on the line, the model and
 //                the settings, never on the schedule. cached_tokens: of the prompt, that other lines had computed;
-//                drafted_tokens: guessed by speculation, of which accepted_tokens were right
+//                drafted_tokens: guessed by speculation, of which accepted_tokens were right; speculation: where some
+//                were guessed, the same by drafter, steps that verified some, and tokens that each of these gave
 // A record of a run that classifies (--task classify) has in the place of text and finish_reason
 //   of one text      "label", the likeliest; "score", its own; "scores", {label: score}. Of several, "classes", a list
 //                    of objects with these three, in the order of the line's texts

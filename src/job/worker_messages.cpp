@@ -114,10 +114,15 @@ void each_member(RequestError& error, F f) {
 }
 
 template <typename F>
+void each_member(DraftedTokens& tokens, F f) {
+  auto& [drafter, num_steps, num_drafted, num_accepted] = tokens;
+  f(drafter), f(num_steps), f(num_drafted), f(num_accepted);
+}
+
+template <typename F>
 void each_member(RequestLatency& latency, F f) {
-  auto& [queue, ttft, tpot, e2e, itl_p50, itl_p90, itl_p99, preemptions, cached, drafted, accepted] = latency;
+  auto& [queue, ttft, tpot, e2e, itl_p50, itl_p90, itl_p99, preemptions, cached, drafted] = latency;
   f(queue), f(ttft), f(tpot), f(e2e), f(itl_p50), f(itl_p90), f(itl_p99), f(preemptions), f(cached), f(drafted);
-  f(accepted);
 }
 
 template <typename F>
@@ -177,8 +182,8 @@ void each_member(StepMetrics& metrics, F f) {
 
 template <typename F>
 void each_member(SpeculationMetrics::Kind& kind, F f) {
-  auto& [name, num_drafted, num_accepted] = kind;
-  f(name), f(num_drafted), f(num_accepted);
+  auto& [name, num_steps, num_drafted, num_accepted] = kind;
+  f(name), f(num_steps), f(num_drafted), f(num_accepted);
 }
 
 template <typename F>

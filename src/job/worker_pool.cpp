@@ -259,6 +259,7 @@ void WorkerPool::add_report(const WorkerReport& report, bool is_prefill) {
   if (all.drafters.size() < s.drafters.size()) all.drafters.resize(s.drafters.size());
   for (size_t i = 0; i < s.drafters.size(); ++i) {
     all.drafters[i].name = s.drafters[i].name;
+    all.drafters[i].num_steps += s.drafters[i].num_steps;
     all.drafters[i].num_drafted += s.drafters[i].num_drafted;
     all.drafters[i].num_accepted += s.drafters[i].num_accepted;
   }

@@ -58,10 +58,11 @@ void Scheduler::take_tokens(const StepPlan& plan, const StepOutput& output, int3
   // Forced tokens, which come last, are not guessed.
   const int32_t num_drafts = plan.groups[group].num_rows() - 1 - sequence->in_flight[0].num_forced;
   const int32_t num_accepted = num_drafts > 0 ? std::clamp(end - begin - 1, 0, num_drafts) : 0;
-  sequence->num_drafted_tokens += num_drafts;
-  sequence->num_accepted_tokens += num_accepted;
-  update.num_drafted_tokens = sequence->num_drafted_tokens;
-  update.num_accepted_tokens = sequence->num_accepted_tokens;
+  DraftCounts& counts = sequence->drafted[sequence->in_flight[0].drafter];
+  counts.num_steps += num_drafts > 0;
+  counts.num_drafted += num_drafts;
+  counts.num_accepted += num_accepted;
+  update.drafted = sequence->drafted;
   num_ending_ -= sequence->ends_in_flight();
   for (update.given = begin; update.given < end && !update.finish; ++update.given) {
     update.token = output.tokens[update.given];

@@ -45,6 +45,7 @@ DraftStates constrain_drafts(const Sequence& sequence, ChainLimits limits, Draft
     add(allowed.size() - 1, *token);
     ++*num_forced;
   }
+  allowed.drafter = drafts->drafter;
   *drafts = std::move(allowed);
   return states;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/step_plan.h"
@@ -15,12 +16,13 @@ namespace llmb {
 struct Drafts {
   std::vector<TokenId> tokens;
   std::vector<int32_t> parents;  // [tokens]  a draft before it, or -1: the last token; or empty: a chain
+  int32_t drafter = 0;           // who guessed them, below kMaxDrafters
 
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
   int32_t parent(int32_t draft) const { return parents.empty() ? draft - 1 : parents[draft]; }
   // Whether each draft's parent lies before it. The scheduler refuses others.
   bool is_valid() const;
-  void clear() { tokens.clear(), parents.clear(); }
+  void clear() { tokens.clear(), parents.clear(), drafter = 0; }
   void keep_first(int32_t count);  // drafts
   void keep_chain();               // the first path, whose drafts each have the one before as parent
 };
@@ -62,6 +64,7 @@ class Proposer {
   virtual void on_verified(const Sequence& /*sequence*/, int32_t /*num_drafts*/, int32_t /*num_accepted*/) {}
   // The sequence has ended, with the tokens that it has.
   virtual void on_end(const Sequence& /*sequence*/) {}
+  virtual std::string drafter_name(int32_t /*drafter*/) const { return "drafts"; }
   // A plan has run, and its drafts are verified. gap_ms: that the device had nothing to do before it.
   virtual void on_step(const StepPlan& /*plan*/, const StepOutput& /*output*/, double /*step_ms*/, double /*gap_ms*/) {}
 };

@@ -86,7 +86,7 @@ bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
 void Scheduler::plan_step(double now_ms, bool more_may_arrive, StepPlan* plan) {
   plan->clear();
   planned_entries_.clear();
-  planned_forced_.clear();
+  planned_drafts_.clear();
   planned_groups_.clear();
   plan->step = next_step_;
   plan->block_size = config_.block_size;
@@ -195,7 +195,7 @@ bool Scheduler::schedule_running(int32_t* token_budget, StepPlan* plan) {
 void Scheduler::plan_entry(Sequence* sequence, int32_t num_tokens, StepPlan* plan) {
   take_state(sequence, plan);
   append_entry(*sequence, num_tokens, drafts_, draft_states_, plan);
-  planned_forced_.push_back(num_forced_drafts_);
+  planned_drafts_.push_back({num_forced_drafts_, drafts_.drafter});
   prompt_tokens_.num_computed += std::clamp(sequence->num_prompt_tokens() - sequence->next_write(), 0, num_tokens);
   planned_entries_.push_back(sequence);
   planned_groups_.resize(plan->groups.size(), sequence);
@@ -211,8 +211,9 @@ void Scheduler::commit(const StepPlan& plan) {
       continue;
     }
     const int32_t max_tokens = sequence.is_beam() ? 1 : max_tokens_given(plan, plan.groups[g]);
-    const int32_t num_forced = plan.groups[g].num_rows() > 1 ? planned_forced_[plan.groups[g].entry] : 0;
-    sequence.add_group_in_flight({g, max_tokens, is_tree(plan, plan.groups[g]), num_forced});
+    const bool has_drafts = plan.groups[g].num_rows() > 1;
+    const PlannedDrafts drafts = has_drafts ? planned_drafts_[plan.groups[g].entry] : PlannedDrafts();
+    sequence.add_group_in_flight({g, max_tokens, is_tree(plan, plan.groups[g]), drafts.num_forced, drafts.drafter});
     num_ending_ += sequence.ends_in_flight();
   }
   release_copied();

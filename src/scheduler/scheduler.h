@@ -116,8 +116,7 @@ struct SequenceUpdate {
   bool has_no_choice = false;         // the latter: the request's constraint and bias leave no token
   int32_t num_preemptions = 0;        // of the sequence until now
   int32_t num_cached_tokens = 0;      // of its prompt, that others had computed
-  int32_t num_drafted_tokens = 0;     // of the sequence until now, this step's included
-  int32_t num_accepted_tokens = 0;    // of these
+  CountsByDrafter drafted = {};       // of the sequence until now, this step's included
 };
 
 // A choice of a request goes on as another one of them, with a token more.
@@ -372,7 +371,10 @@ class Scheduler {
   DraftStates draft_states_;
   int32_t num_spare_rows_ = 0;           // sample rows for drafts and for prompts that are scored
   int32_t num_forced_drafts_ = 0;        // of drafts_, the last ones
-  std::vector<int32_t> planned_forced_;  // [entries]
+  struct PlannedDrafts {
+    int32_t num_forced = 0, drafter = 0;
+  };
+  std::vector<PlannedDrafts> planned_drafts_;  // [entries]
   std::vector<const Sequence*> decoding_, behind_;
   std::vector<BlockId> blocks_at_;
   std::vector<BlockId> brought_back_;  // while a sequence joins: held until it holds them

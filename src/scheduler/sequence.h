@@ -34,11 +34,20 @@
 namespace llmb {
 
 // A group of a plan in flight that samples for a sequence.
+// Guessed tokens of one drafter that were verified.
+inline constexpr int32_t kMaxDrafters = 6;  // of a run
+struct DraftCounts {
+  int32_t num_steps = 0;  // that verified some
+  int32_t num_drafted = 0, num_accepted = 0;
+};
+using CountsByDrafter = std::array<DraftCounts, kMaxDrafters>;
+
 struct GroupInFlight {
   int32_t group = 0;       // in its plan
   int32_t max_tokens = 0;  // that it gives
   bool is_tree = false;
   int32_t num_forced = 0;  // its last drafts, which a constraint leaves no choice of
+  int32_t drafter = 0;     // who guessed the others
 };
 
 struct Sequence {
@@ -67,8 +76,7 @@ struct Sequence {
   NodeId wanted_node = kNoNode;  // while it waits, preempted: that it wants to go on behind
   int32_t num_wanted_tokens = 0;  // up to there
   int32_t num_cached_tokens = 0;                // of the prompt, that it found when it first joined
-  int32_t num_drafted_tokens = 0;               // verified
-  int32_t num_accepted_tokens = 0;              // of these
+  CountsByDrafter drafted = {};                 // until now
   std::optional<PenaltyCounts> penalty_counts;  // where the request has penalties; of the known tokens
 
   bool is_running = false;

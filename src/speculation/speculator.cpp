@@ -12,8 +12,8 @@ namespace llmb {
 Speculator::Speculator(const SpeculatorOptions& options, std::vector<std::unique_ptr<Drafter>> drafters,
                        const StepCost& cost, const Clock& clock)
     : options_(options), drafters_(std::move(drafters)), cost_(cost), clock_(clock), switch_(cost.is_known()) {
-  LLMB_CHECK(!drafters_.empty());
-  for (const auto& drafter : drafters_) metrics_.drafters.push_back({drafter->name()});
+  LLMB_CHECK(!drafters_.empty() && drafters_.size() <= static_cast<size_t>(kMaxDrafters));
+  for (const auto& drafter : drafters_) metrics_.drafters.push_back({.name = drafter->name()});
 }
 
 void Speculator::begin_plan(const PlanOutlook& outlook) {

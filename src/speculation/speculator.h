@@ -29,6 +29,7 @@ struct SpeculatorOptions {
 struct SpeculationMetrics {
   struct Kind {
     std::string name;
+    int64_t num_steps = 0;  // of a sequence, that verified tokens of its
     int64_t num_drafted = 0, num_accepted = 0;
   };
   std::vector<Kind> drafters;
@@ -60,6 +61,7 @@ class Speculator final : public Proposer {
   void see_drafts(StepPlan* plan) override;
   void on_verified(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) override;
   void on_end(const Sequence& sequence) override;
+  std::string drafter_name(int32_t drafter) const override { return drafters_.at(drafter)->name(); }
   void on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) override;
 
   const SpeculationMetrics& metrics() const { return metrics_; }

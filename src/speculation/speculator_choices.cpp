@@ -61,6 +61,7 @@ void Speculator::propose(const Sequence& sequence, int32_t max_drafts, Drafts* d
   choice->step = step_;
   drafts->tokens = choice->guess.tokens;
   drafts->parents = choice->guess.parents;
+  drafts->drafter = static_cast<int32_t>(choice->drafter);
   in_flight_[sequence.id].push_back(std::move(*choice));
   choices_.erase(sequence.id);
 }
@@ -80,8 +81,10 @@ void Speculator::on_verified(const Sequence& sequence, int32_t num_drafts, int32
   Choice& choice = choices.front();
   choice.guess.keep_first(num_drafts);
   drafters_[choice.drafter]->learn(sequence, choice.guess, judge(choice.guess, sequence, choice.num_output_tokens));
-  metrics_.drafters[choice.drafter].num_drafted += num_drafts;
-  metrics_.drafters[choice.drafter].num_accepted += num_accepted;
+  SpeculationMetrics::Kind& kind = metrics_.drafters[choice.drafter];
+  ++kind.num_steps;
+  kind.num_drafted += num_drafts;
+  kind.num_accepted += num_accepted;
   num_accepted_ += num_accepted;
   ++metrics_.num_groups;
   metrics_.num_given += num_accepted + 1;

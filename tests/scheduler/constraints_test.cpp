@@ -141,7 +141,7 @@ TEST_CASE("tokens that a constraint leaves no choice of need no steps of their o
   CHECK((only_token(h.plan, 0) == 5 && only_token(h.plan, 1) == 6 && only_token(h.plan, 2) == -1));
   h.apply_given({{5, 6, 8}});
   REQUIRE(h.updates.size() == 3);
-  CHECK(h.updates[2].num_drafted_tokens == 0);
+  CHECK(h.updates[2].drafted[0].num_drafted == 0);
   REQUIRE(h.schedule());
   CHECK(h.plan.tokens == std::vector<TokenId>{8, 9});
 }
@@ -214,7 +214,7 @@ TEST_CASE("drafts are kept as far as the constraint allows them, each behind its
   CHECK(h.plan.tokens == std::vector<TokenId>{7, 9});  // the draft is not allowed, the forced token is certain
   h.apply_given({{9, 3}});
   CHECK((proposer.num_drafted == 3 && proposer.num_accepted == 1));
-  CHECK(h.updates.back().num_drafted_tokens == 3);
+  CHECK(h.updates.back().drafted[0].num_drafted == 3);
 }
 
 TEST_CASE("of a tree of drafts the allowed branches stay") {

@@ -56,6 +56,19 @@ TEST_CASE("a native record, with metrics last or without them") {
   CHECK(format(example(), false) == head + "}\n");
 }
 
+TEST_CASE("guessed tokens stand in the metrics, of all drafters and of each") {
+  Completion c = example();
+  c.latency.drafted = {{"lookup", 3, 24, 18}, {"draft", 6, 10, 7}};
+  const std::string record = format(c);
+  const std::string tail =
+      R"("cached_tokens":12,"drafted_tokens":34,"accepted_tokens":25,"speculation":{)"
+      R"("lookup":{"drafted_tokens":24,"accepted_tokens":18,"steps":3,"tokens_per_step":7},)"
+      R"("draft":{"drafted_tokens":10,"accepted_tokens":7,"steps":6,"tokens_per_step":2.167}}}})" "\n";
+  CHECK_MESSAGE(record.ends_with(tail), record);
+  CHECK(record.starts_with(format(example(), false).substr(0, format(example(), false).size() - 2)));
+  CHECK(format(c, false) == format(example(), false));
+}
+
 TEST_CASE("format_to appends, record by record") {
   std::string out;
   const ResultFormatter formatter({false});
