@@ -16,10 +16,10 @@ constexpr double kPassRows = 5;        // reading weights once more in a step co
 constexpr int64_t kRowsAtOnce = 64;
 
 // Columns of the whole product, which is merged even if an adapter has matrices for a part of it only.
-int64_t num_columns(const ModelConfig& model, Projection projection) {
+int64_t num_columns(const ModelConfig& model, int32_t layer, Projection projection) {
   switch (projection) {
-    case Projection::kQkv: return model.q_size() + 2 * int64_t{model.kv_size()};
-    case Projection::kGateUp: return (model.activation.gated ? 2 : 1) * int64_t{model.intermediate_size};
+    case Projection::kQkv: return model.q_size_of(layer) + 2 * model.kv_size_of(layer);
+    case Projection::kGateUp: return (model.activation.gated ? 2 : 1) * int64_t{model.intermediate_size_of(layer)};
     default: return model.hidden_size;
   }
 }
@@ -31,7 +31,7 @@ void for_each_merged(const LoraAdapter& adapter, const ModelConfig& model, const
     for (int32_t p = 0; p < kNumProjections; ++p) {
       const auto projection = static_cast<Projection>(p);
       const auto modules = adapter.modules(layer, projection);
-      if (!modules.empty()) f(modules, num_columns(model, projection));
+      if (!modules.empty()) f(modules, num_columns(model, layer, projection));
     }
   }
 }

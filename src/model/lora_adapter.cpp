@@ -164,7 +164,7 @@ Status LoraReader::add_module(const Checkpoint& checkpoint, const std::string& m
   const std::vector<int64_t> a_shape = {rank, place.in_features}, b_shape = {place.out_features, rank};
   LLMB_ASSIGN_OR_RETURN(added.a, checkpoint.tensor(first, a_shape));
   LLMB_ASSIGN_OR_RETURN(added.b, checkpoint.tensor(second, b_shape));
-  if (names_.qkv != nullptr || names_.is_interleaved) added.b_rows = places_.rows_of(place);
+  added.b_rows = places_.rows_of(place);
   return keep(module, place, std::move(added), adapter);
 }
 
@@ -226,7 +226,7 @@ Status LoraReader::add_gguf_module(const GgufFile& file, const std::string& name
   const double alpha = file.number("adapter.lora.alpha").value_or(0);
   if (!(std::fabs(alpha) <= 1e6)) return invalid_argument("adapter.lora.alpha is out of range");
   added.scale = alpha == 0 ? 1.0F : static_cast<float>(alpha / static_cast<double>(rank));
-  if (names_.qkv != nullptr || names_.is_interleaved) added.b_rows = places_.rows_of(place);
+  added.b_rows = places_.rows_of(place);
   const bool is_rotated = module.ends_with("self_attn.q_proj") || module.ends_with("self_attn.k_proj");
   if (is_rope_interleaved && is_rotated && !names_.is_interleaved)  // else rows_of() did it
     for (int64_t row = 0; row < place.out_features; ++row)

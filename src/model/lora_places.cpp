@@ -56,26 +56,25 @@ Result<LoraPlace> LoraPlaces::find_in_layer(std::string_view module, int32_t lay
   if (layer >= model_.num_hidden_layers)
     return invalid_argument("module " + std::string(module) + ": the model has " +
                             std::to_string(model_.num_hidden_layers) + " layers");
-  if (model_.heads_differ())
-    return unsupported("module " + std::string(module) + ": not of models whose layers have heads of different sizes");
   if (model_.has_halves())
     return unsupported("module " + std::string(module) + ": not of models whose layers are attention or an MLP alone");
   if (model_.has_latent())
     return unsupported("module " + std::string(module) + ": not of models with latent attention");
-  const int64_t hidden = model_.hidden_size, q = model_.q_size(), kv = model_.kv_size();
-  const int64_t wide = model_.intermediate_size;
-  const bool is_dense = !model_.layer(layer).has_experts, is_gated = model_.activation.gated;
+  const int64_t hidden = model_.hidden_size, q = model_.q_size_of(layer), kv = model_.kv_size_of(layer);
+  const int64_t wide = model_.intermediate_size_of(layer);
+  const LayerConfig of_layer = model_.layer(layer);
+  const bool is_dense = !of_layer.has_experts || model_.experts.beside_dense, is_gated = model_.activation.gated;
   const auto place = [&](Projection projection, int64_t in, int64_t out, int64_t out_column = 0) {
     return LoraPlace{false, layer, projection, in, out, out_column};
   };
   using enum Projection;
-  if (!model_.layer(layer).has_state) {
+  if (!of_layer.has_state) {
     if (names_.qkv != nullptr) {
       if (is_one_of(name, names_.qkv)) return place(kQkv, hidden, q + 2 * kv);
     } else {
       if (is_one_of(name, names_.q)) return place(kQkv, hidden, q);
-      if (is_one_of(name, names_.k)) return place(kQkv, hidden, kv, q);
-      if (is_one_of(name, names_.v)) return place(kQkv, hidden, kv, q + kv);
+      if (kv > 0 && is_one_of(name, names_.k)) return place(kQkv, hidden, kv, q);
+      if (kv > 0 && !of_layer.values_are_keys && is_one_of(name, names_.v)) return place(kQkv, hidden, kv, q + kv);
     }
     if (is_one_of(name, names_.o)) return place(kO, q, hidden);
   }
@@ -94,9 +93,10 @@ Result<LoraPlace> LoraPlaces::find_in_layer(std::string_view module, int32_t lay
 // As the forward pass wants the rows of q, k and v (model_weights.cpp does the same to the base weights).
 std::vector<int32_t> LoraPlaces::rows_of(const LoraPlace& place) const {
   if (place.is_embedding || place.projection != Projection::kQkv) return {};
+  if (names_.qkv == nullptr && !names_.is_interleaved && !model_.layer(place.layer).values_are_keys) return {};
   std::vector<int32_t> rows;
   for (const auto& [head, is_turned] : heads_of(place)) {
-    const auto d = static_cast<int32_t>(model_.head_dim);
+    const int32_t d = model_.head_dim_of(place.layer);
     const int32_t turned = names_.is_interleaved && is_turned ? model_.rotary_dim(model_.ropes[0]) : 0;
     for (int32_t i = 0; i < turned; i += 2) rows.push_back(head * d + i);
     for (int32_t i = 1; i < turned; i += 2) rows.push_back(head * d + i);
@@ -110,8 +110,10 @@ std::vector<std::pair<int32_t, bool>> LoraPlaces::heads_of(const LoraPlace& plac
   const int32_t heads = model_.num_attention_heads, kv_heads = model_.num_key_value_heads;
   std::vector<std::pair<int32_t, bool>> out;
   if (names_.qkv == nullptr) {
-    for (int32_t i = 0; i < place.out_features / model_.head_dim; ++i)
-      out.emplace_back(i, place.out_column < model_.q_size() + model_.kv_size());
+    const int64_t q = model_.q_size_of(place.layer), count = place.out_features / model_.head_dim_of(place.layer);
+    const bool is_both = model_.layer(place.layer).values_are_keys && place.out_column == q;  // keys, then values
+    for (int32_t i = 0; i < count; ++i) out.emplace_back(i, place.out_column < q + model_.kv_size_of(place.layer));
+    for (int32_t i = 0; is_both && i < count; ++i) out.emplace_back(i, false);
     return out;
   }
   std::array<std::vector<int32_t>, 3> parts;  // q, k, v

@@ -38,6 +38,9 @@ ADAPTERS = {
     ("qwen3", "rank-64"): (dict(r=64, lora_alpha=32, target_modules=["k_proj", "o_proj", "up_proj"],
                                 layers_to_transform=[1]), "bfloat16"),
     ("gemma2", "rank-8"): (dict(r=8, lora_alpha=8, target_modules=LLAMA), "bfloat16"),
+    ("gemma4", "rank-8"): (dict(r=8, lora_alpha=8, target_modules=LLAMA), "bfloat16"),
+    ("gemma4-experts", "rank-4"): (dict(r=4, lora_alpha=8, target_modules=LLAMA), "bfloat16"),
+    ("gemma4-keys", "rank-8"): (dict(r=8, lora_alpha=8, target_modules=LLAMA), "bfloat16"),
     ("phi3", "rank-8"): (dict(r=8, lora_alpha=8, target_modules=["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]),
                          "bfloat16"),
     ("gpt2", "rank-16"): (dict(r=16, lora_alpha=16, fan_in_fan_out=True, target_modules=["c_attn", "c_proj", "c_fc"]),
@@ -50,7 +53,8 @@ LENGTHS, NEW_TOKENS, LEAST_MARGIN = (1, 7, 17), 12, 0.02
 
 
 def base_model(models, name):
-    model = AutoModelForCausalLM.from_pretrained(models / name, dtype=torch.float32, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(models / name, dtype=torch.float32, attn_implementation="eager",
+                                                 experts_implementation="eager")
     return model.eval().requires_grad_(False)
 
 

@@ -22,9 +22,9 @@ struct Factors {
 Factors read_factors(const LoraModule& module) {
   Factors factors;
   factors.a.resize(static_cast<size_t>(module.a.rows * module.a.cols));
-  factors.b.resize(static_cast<size_t>(module.b.rows * module.b.cols));
+  factors.b.resize(static_cast<size_t>(module.num_columns() * module.b.cols));
   for (int64_t r = 0; r < module.a.rows; ++r) read_floats(module.a, r, factors.a.data() + r * module.a.cols);
-  for (int64_t c = 0; c < module.b.rows; ++c)
+  for (int64_t c = 0; c < module.num_columns(); ++c)
     read_floats(module.b, module.row_of_column(c), factors.b.data() + c * module.b.cols);
   return factors;
 }
@@ -78,7 +78,7 @@ cpu::PackedLinear merged_weight(const cpu::PackedLinear& weight, std::span<const
     for (int64_t i = 0; i < count; ++i) {
       float* const row = rows.data() + i * in;
       for (size_t m = 0; m < modules.size(); ++m)
-        if (const int64_t column = first + i - modules[m].out_column; column >= 0 && column < modules[m].b.rows)
+        if (const int64_t column = first + i - modules[m].out_column; column >= 0 && column < modules[m].num_columns())
           add_product(modules[m], factors[m], column, row);
       store_row(row, in, dtype, merged.data() + (first + i) * in * dtype_bytes(dtype));
     }

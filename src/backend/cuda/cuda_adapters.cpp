@@ -13,7 +13,8 @@ using cuda::LoraItem;
 using cuda::LoraProduct;
 
 CudaAdapters::CudaAdapters(const ModelConfig& config, DType dtype, std::shared_ptr<AdapterLibrary> library,
-                           int64_t max_bytes, const StepLimits& limits, cudaStream_t stream, std::optional<LoraShare> rank)
+                           int64_t max_bytes, const StepLimits& limits, cudaStream_t stream,
+                           std::optional<LoraShare> rank)
     : config_(config),
       dtype_(dtype),
       num_pages_(static_cast<int32_t>(max_bytes / adapter_page_bytes(config, dtype))),
@@ -159,18 +160,18 @@ void CudaAdapters::pack_items(const Layout& at, const StepShape& shape, bool is_
 }
 
 // Whether the columns of every part of such a product begin at a multiple of a pack, and its k too.
-bool CudaAdapters::can_pack(Projection projection) const {
+bool CudaAdapters::can_pack(int32_t layer, Projection projection) const {
   const auto all = [](std::initializer_list<int64_t> sizes) {
     return std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size % 8 == 0; });
   };
   switch (projection) {
     case Projection::kQkv:
-      return all({config_.hidden_size, config_.q_size(), config_.kv_size()});
+      return all({config_.hidden_size, config_.q_size_of(layer), config_.kv_size_of(layer)});
     case Projection::kO:
-      return all({config_.q_size(), config_.hidden_size});
+      return all({config_.q_size_of(layer), config_.hidden_size});
     case Projection::kGateUp:
     case Projection::kDown:
-      return all({config_.hidden_size, config_.intermediate_size});
+      return all({config_.hidden_size, config_.intermediate_size_of(layer)});
     case Projection::kLmHead:
       return all({config_.hidden_size, config_.vocab_size});
   }
@@ -187,7 +188,7 @@ void CudaAdapters::lora(const AdaptedProduct& product, Rows x, int64_t rows, Row
   }
   with_type(dtype_, [&]<typename T>(T) {
     const auto add = [&](auto* to) {
-      cuda::lora(of, index, can_pack(product.projection), data<const T>(x), x.width, to, out.width,
+      cuda::lora(of, index, can_pack(product.layer, product.projection), data<const T>(x), x.width, to, out.width,
                  ranks_.data<float>(), stream);
     };
     if (out.dtype == DType::kF32) add(data<float>(out));

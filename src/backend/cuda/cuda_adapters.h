@@ -69,7 +69,7 @@ class CudaAdapters {
     return reinterpret_cast<const cuda::LoraProduct*>(on_device_.at(id).tables);
   }
   void pack_items(const Layout& at, const StepShape& shape, bool is_recorded, uint8_t* out);
-  bool can_pack(Projection projection) const;
+  bool can_pack(int32_t layer, Projection projection) const;
 
   const ModelConfig config_;
   const DType dtype_;

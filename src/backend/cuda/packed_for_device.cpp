@@ -126,8 +126,10 @@ std::vector<uint8_t> PackedForDevice::tables(const std::vector<const void*>& pag
 }
 
 int64_t adapter_page_bytes(const ModelConfig& config, DType dtype) {
-  const int64_t widest = std::max<int64_t>({config.hidden_size, config.q_size() + 2 * config.kv_size(),
-                                            2 * int64_t{config.intermediate_size}, config.vocab_size, kMaxLoraRank});
+  int64_t widest = std::max({int64_t{config.hidden_size}, int64_t{config.vocab_size}, int64_t{kMaxLoraRank}});
+  for (int32_t i = 0; i < config.num_hidden_layers; ++i)
+    widest =
+        std::max({widest, config.q_size_of(i) + 2 * config.kv_size_of(i), 2 * int64_t{config.intermediate_size_of(i)}});
   return std::max(kLeastPageBytes, ceil_div(widest * dtype_bytes(dtype), int64_t{4096}) * 4096);
 }
 
@@ -196,8 +198,9 @@ std::shared_ptr<const PackedAdapter> PackerForDevice::pack(const LoraAdapter& ad
       const bool is_table = i + 1 == packed->products.size();
       const int64_t element = dtype_bytes(dtype_), a_row = (is_table ? module.rank() : module.in_features()) * element;
       store_a(module, is_table, dtype_, RowsInPages(part.a, packed->a[i * kMaxLoraParts + p], a_row, *packed));
-      store_b_transposed(module, dtype_,
-                         RowsInPages(part.b, packed->b[i * kMaxLoraParts + p], module.num_columns() * element, *packed));
+      store_b_transposed(
+          module, dtype_,
+          RowsInPages(part.b, packed->b[i * kMaxLoraParts + p], module.num_columns() * element, *packed));
     }
   }
   return packed;
