@@ -7,7 +7,9 @@
 
 #include "backend/cuda/packed_for_device.h"
 #include "tests/support/forked_ranks.h"
+#include "tests/support/random_adapters.h"
 #include "tests/support/short_adapted_requests.h"
+#include "tests/support/temp_dir.h"
 
 namespace llmb::test {
 namespace {
@@ -31,6 +33,19 @@ TEST_CASE("two and four GPUs: PEFT's tokens, and the CPU's log probabilities, ad
     const auto expected = generate_one_by_one(*loaded(make_cpu_backend(), model.config, options), model.requests, 32);
     const auto answers = generate_at_random(*load_ranks(size, model, options), model.requests, 30, 6, 1);
     check_adapted_answers(model, answers, expected);
+  }
+}
+
+TEST_CASE("models with recurrent states and gated attention over two GPUs: the CPU's answers") {
+  for (const std::string name : {"qwen3_5-text", "lfm2"}) {
+    CAPTURE(name);
+    const TempDir dir;
+    const AdaptedModel model = random_adapted_model(name, dir.path());
+    const LoadOptions options = short_adapted_options(name, model, DType::kF32, kRoomForAdapters);
+    const auto expected = generate_one_by_one(*loaded(make_cpu_backend(), model.config, options), model.requests, 32);
+    const auto answers = generate_at_random(*load_ranks(2, model, options), model.requests, 30, 6, 1);
+    check_adapted_answers(model, answers, expected);
+    CHECK((generate_at_random(*load_ranks(2, model, options), model.requests, 11, 3, 2) == answers));
   }
 }
 

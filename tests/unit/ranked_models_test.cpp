@@ -13,10 +13,13 @@
 #include "model/config_loader.h"
 #include "model/model_weights.h"
 #include "tests/support/adapted_models.h"
+#include "tests/support/compare.h"
 #include "tests/support/delayed_calls.h"
 #include "tests/support/golden.h"
 #include "tests/support/narrow_room.h"
+#include "tests/support/random_adapters.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/thread_ranks.h"
 #include "tests/unit/golden_answers.h"
 
@@ -181,6 +184,31 @@ TEST_CASE("adapters: PEFT's tokens and log probabilities over ranks, and over st
         CHECK(largest_difference(divided[i], model.lines[i]) <= 2e-5);
       }
     }
+  }
+}
+
+TEST_CASE("adapters of models with recurrent states and gated attention: one process's tokens, in any steps") {
+  for (const std::string name : {"qwen3_5-text", "qwen3_next", "lfm2", "granitemoehybrid"}) {
+    CAPTURE(name);
+    const TempDir dir;
+    const AdaptedModel model = random_adapted_model(name, dir.path());
+    const auto answers = [&](std::unique_ptr<Backend> backend, int32_t max_tokens) {
+      return generate_at_random(*load_adapted(name, model, int64_t{1} << 20, std::move(backend)), model.requests,
+                                max_tokens, 7, 1);
+    };
+    const auto alone = answers(make_cpu_backend(), 40), divided = answers(make_thread_ranks(2), 40);
+    for (size_t i = 0; i < alone.size(); ++i) {
+      CAPTURE(i);
+      CHECK(divided[i].tokens == alone[i].tokens);
+      CHECK(compare(divided[i].logprobs, alone[i].logprobs, 0, 3e-5) == "");
+    }
+    CHECK((bytes_of(divided) == bytes_of(answers(make_thread_ranks(2), 9))));
+    CHECK((bytes_of(answers(make_thread_ranks(1, 2), 40)) == bytes_of(alone)));
+    auto bare = model.requests;
+    for (GenerateRequest& request : bare) request.adapter = -1;
+    const auto without = generate_at_random(*load_adapted(name, model, 1 << 20, make_cpu_backend()), bare, 40, 7, 1);
+    for (size_t i = 0; i < alone.size(); ++i)
+      CHECK((without[i].logprobs == alone[i].logprobs) == (model.requests[i].adapter < 0));
   }
 }
 

@@ -205,8 +205,6 @@ Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, 
   if (config.mtp.is_used) return refused("a layer behind the last one that drafts (mtp, eagle)");
   if (options.drafting_layers > 0 && grid.num_stages > 1) return refused("the model's first layers that draft");
   if (!options.cpu.weight_cache_dir.empty()) return refused("weight-cache");
-  if (options.adapters && grid.tensor_size > 1 && (config.has_states() || config.attention_gate))
-    return refused("adapters of a model with recurrent states or gated attention");
   return {};
 }
 
