@@ -81,6 +81,11 @@ StepCost::Curve StepCost::curve() const {
 void StepCost::observe(int32_t num_rows, double num_context_tokens, double ms, double gap_ms, double num_pairs) {
   if (!(ms > 0)) return;
   Bin& bin = bins_[bin_of(num_rows)];
+  const Step step = {static_cast<float>(ms), static_cast<float>(num_rows), static_cast<float>(num_context_tokens),
+                     static_cast<float>(num_pairs)};
+  // Many old ones may have been delayed: a faster one is believed at once, a slower one is not.
+  if (bin.count > 0 && is_old(bin)) std::fill_n(bin.newest.begin(), 10, step);
+  bin.last = ++num_observed_;
   // A bin that knows nothing yet tells little about the pauses.
   if (is_known(bin_of(num_rows))) {
     if (static_cast<int64_t>(num_deviations_) % kFitEvery == 0) fit();
@@ -88,8 +93,7 @@ void StepCost::observe(int32_t num_rows, double num_context_tokens, double ms, d
     taken_ms_ += ms + gap_ms;
   }
   is_fitted_ = false;
-  bin.newest[bin.count++ % bin.newest.size()] = {static_cast<float>(ms), static_cast<float>(num_rows),
-                                                 static_cast<float>(num_context_tokens), static_cast<float>(num_pairs)};
+  bin.newest[bin.count++ % bin.newest.size()] = step;
   bin.ms = lower_quartile(bin, {}, 0);
   find_usual();
   // Contexts grow slowly: a mean of all would lag behind the newest times.
@@ -176,12 +180,11 @@ double StepCost::lower_quartile(const Bin& bin, const Slopes& slopes, double mid
 // Steps of more rows take no less. Where they took less than half, those of fewer rows were delayed by something else if
 // they are few: else what was an accident would be believed of all numbers of rows above, and these not be tried again.
 void StepCost::make_rising(Values* values) const {
-  constexpr int32_t kEnough = 16;  // observations
   double least = std::numeric_limits<double>::infinity();
   for (int32_t i = kNumPoints - 1; i >= 0; --i) {
     if (!is_known(i)) continue;
     double& value = (*values)[i];
-    if (bins_[i].count < kEnough && value > 2 * least) value = least;
+    if (!is_sure(i) && value > 2 * least) value = least;
     least = std::min(least, value);
   }
   double most = 0;
@@ -192,6 +195,19 @@ void StepCost::make_rising(Values* values) const {
 void StepCost::find_usual() {
   for (int32_t i = 0; i < kNumPoints; ++i) usual_[i] = bins_[i].ms;
   make_rising(&usual_);
+  find_hopeful();
+}
+
+void StepCost::find_hopeful() {
+  hopeful_ = usual_;
+  double ms_per_row = std::numeric_limits<double>::infinity(), most = 0;
+  for (int32_t i = 0; i < kNumPoints; ++i) {
+    if (!is_known(i)) continue;
+    double& value = hopeful_[i];
+    if (is_sure(i)) ms_per_row = std::min(ms_per_row, value / rows_of(i));
+    else if (value > 2 * ms_per_row * rows_of(i)) value = ms_per_row * rows_of(i);
+    most = value = std::max(most, value);
+  }
 }
 
 void StepCost::fit() const {

@@ -37,6 +37,9 @@ class StepCost {
   // 0 before two observations of one number of rows. Between observed numbers of rows it is interpolated, and it never
   // falls with them.
   double ms(int32_t num_rows) const;
+  // Where few steps, or none lately, took twice as long as as many rows in several steps would: as long as these. Something
+  // else may have delayed them, and only another one tells.
+  double hopeful_ms(int32_t num_rows) const { return interpolate(num_rows, hopeful_); }
   // The same for rows that look back on other than the usual numbers of tokens, or are parts of other prompts. Not
   // thread-safe, though const.
   double ms(int32_t num_rows, double num_context_tokens, double num_pairs = 0) const;
@@ -53,12 +56,17 @@ class StepCost {
   struct Bin {
     std::array<Step, 16> newest = {};
     int32_t count = 0;  // of all observations
+    int64_t last = 0;   // the number of the newest among those of all bins
     double ms = 0;      // the lower quartile
     double mean_ms = 0, rows = 0, context = 0, pairs = 0;  // means, the newest of most weight
   };
   struct Slopes {
     double rows = 0, context = 0, pairs = 0;  // ms of each; of rows, within a bin
   };
+  static constexpr int32_t kEnough = 16;  // observations
+  static constexpr int64_t kLately = 512;
+  bool is_old(const Bin& bin) const { return num_observed_ - bin.last > kLately; }
+  bool is_sure(int32_t bin) const { return bins_[bin].count >= kEnough && !is_old(bins_[bin]); }
   // One step alone may have taken long by accident.
   bool is_known(int32_t bin) const { return bins_[bin].count >= 2; }
   static int32_t bin_of(int32_t num_rows);
@@ -74,6 +82,7 @@ class StepCost {
   double lower_quartile(const Bin& bin, const Slopes& slopes, double middle) const;
   void make_rising(Values* values) const;
   void find_usual();
+  void find_hopeful();
   Slopes slopes() const;
   Plane fit_plane(const std::array<bool, kNumFactors>& is_used) const;
   void fit() const;
@@ -85,7 +94,8 @@ class StepCost {
   std::array<std::array<double, kNumFactors>, kNumFactors> products_ = {};
   std::array<double, kNumFactors> with_times_ = {};
   double times_ = 0, num_deviations_ = 0;
-  Values usual_ = {};  // [bins] ms, never falling
+  Values usual_ = {}, hopeful_ = {};  // [bins] ms, never falling
+  int64_t num_observed_ = 0;
   double taken_ms_ = 0, predicted_ms_ = 0;                // of steps whose time was predicted
   // Made of what was observed, when it is asked for.
   mutable bool is_fitted_ = false;

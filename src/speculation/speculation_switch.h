@@ -27,15 +27,16 @@ class SpeculationSwitch {
   }
 
   // A step ran with drafting on and gained this share of a step's time, or lost it. `promise`: what a step of a trial
-  // would have gained with as many drafts as pay, by how many of the trial's drafts were accepted.
+  // would have gained with as many drafts as pay, by how many of the trial's drafts were accepted. Where a drafter is
+  // sure now and then, few steps gain much and many lose a little: the mean decides, so neither is cut short.
   void add(double gain, double promise) {
     lost_ -= gain;
-    gain = std::max(gain, -0.5);  // a step that took long by accident decides nothing
+    gain = std::clamp(gain, -kMostGain, kMostGain);
     if (trial_left_ > 0) {
       trial_sum_ += gain;
       if (--trial_left_ > 0) return;
       gain_ = trial_sum_ / kTrialSteps;
-      if (promise >= kLeastPromise) gain_ = std::max(gain_, kLeastPromise);
+      if (promise >= kLeastPromise) gain_ = std::max(gain_, std::min(promise, kMostPromise));
     } else {
       gain_ += (gain - gain_) / kMemory;
       if (gain_ >= 0 && ++num_kept_ == kMemory) pause_ = kFirstPause;
@@ -52,7 +53,8 @@ class SpeculationSwitch {
   static constexpr int32_t kMemory = 32;  // steps
   static constexpr double kPauseForLost = 150, kMaxPauseForLost = 8192;
   // A promise that is not kept is given up after some steps.
-  static constexpr double kLeastPromise = 0.05;
+  static constexpr double kLeastPromise = 0.05, kMostPromise = 0.25;
+  static constexpr double kMostGain = 2;  // of one step that counts
 
   void begin_trial(int32_t num_sequences) {
     trial_left_ = kTrialSteps;

@@ -189,10 +189,10 @@ Speculator::Worth Speculator::worth(const std::vector<double>& probabilities, in
   const auto most = static_cast<int32_t>(probabilities.size());
   double given = num_giving_;
   Worth best = {0, given, 1};
-  const double rate_without = given / std::max(1e-6, cost_.ms(num_rows));
+  const double rate_without = given / std::max(1e-6, cost_.hopeful_ms(num_rows));
   for (int32_t count = 1; count <= most; ++count) {
     given += share_accepted * probabilities[count - 1];
-    const double gain = given / std::max(1e-6, cost_.ms(num_rows + count) + host_ms) / rate_without;
+    const double gain = given / std::max(1e-6, cost_.hopeful_ms(num_rows + count) + host_ms) / rate_without;
     if (gain > best.gain) best = {count, given, gain};
   }
   return best;
@@ -204,6 +204,15 @@ double Speculator::promise(const std::vector<double>& probabilities, int32_t num
   if (trial_.expected <= 0) return 0;
   const double host_ms = goes_behind_ ? 0 : std::max(0.0, gap_together_ms_ - gap_without_ms_);
   return worth(probabilities, num_rows, std::min(1.0, trial_.accepted / trial_.expected), host_ms).gain - 1;
+}
+
+// The time that drafting takes; where something else had the processor meanwhile no more than several times the usual.
+double Speculator::without_accident(double gap_cost_ms) {
+  constexpr double kAccident = 4;
+  if (usual_gap_cost_ms_ == 0) return usual_gap_cost_ms_ = gap_cost_ms;
+  gap_cost_ms = std::min(gap_cost_ms, kAccident * usual_gap_cost_ms_);
+  usual_gap_cost_ms_ += (gap_cost_ms - usual_gap_cost_ms_) / 16;
+  return gap_cost_ms;
 }
 
 void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) {
@@ -250,8 +259,8 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
     metrics_.measured_saved_ms += gained_ms - (step_ms - cost_.ms(plan.num_tokens()) + added_ms) - gap_cost_ms;
   }
   if (!is_on()) return;  // since the plan was made
-  const double gain = (gained_ms - added_ms - gap_cost_ms - charged_ms) / std::max(1e-6, without_ms);
-  switch_.add(without_ms > 0 ? std::clamp(gain, -4.0, 0.5) : 0, planned.promise);
+  const double gain = (gained_ms - added_ms - without_accident(gap_cost_ms) - charged_ms) / std::max(1e-6, without_ms);
+  switch_.add(without_ms > 0 ? std::clamp(gain, -4.0, 4.0) : 0, planned.promise);
 }
 
 }  // namespace llmb

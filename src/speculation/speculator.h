@@ -106,9 +106,10 @@ class Speculator final : public Proposer {
     DraftLimits limits;
     double gain = 1;
   };
-  Asking worth_asking(double ms_per_token, double acceptance, int32_t num_rows, const Worth& base) const;
+  Asking worth_asking(double ms_per_token, double acceptance, int32_t num_rows, const Worth& base,
+                      double share = 1) const;
   DraftLimits limited(DraftLimits worth) const;
-  double acceptance_in_trial();
+  double gain_in_trial(double ms_per_token, int32_t num_rows, const Worth& base);
   // That a step which all sequences are seen before waits longer for the host than another, drafting aside.
   double seeing_all_ms() const {
     return goes_behind_ ? 0 : std::max(0.0, gap_together_ms_ - gap_drafting_ms_ - gap_without_ms_);
@@ -124,6 +125,7 @@ class Speculator final : public Proposer {
   Worth worth(const std::vector<double>& probabilities, int32_t num_rows, double share_accepted = 1,
               double host_ms = 0) const;
   double promise(const std::vector<double>& probabilities, int32_t num_rows) const;
+  double without_accident(double gap_cost_ms);
 
   const SpeculatorOptions options_;
   const std::vector<std::unique_ptr<Drafter>> drafters_;
@@ -146,11 +148,11 @@ class Speculator final : public Proposer {
   int64_t num_accepted_ = 0;
   struct Trial {
     double expected = 0, accepted = 0;  // drafts that were verified
-    double claimed = 0;                 // sum of the acceptance of all drawn drafts of drafters that take time
-    int64_t num_claimed = 0;
+    std::vector<double> claimed;        // acceptances of all drawn drafts of drafters that take time
     double left_ms = 0;  // for drafters, not yet spent
   };
   Trial trial_;  // the newest
+  double usual_gap_cost_ms_ = 0;
   double gap_without_ms_ = 0;   // between steps without drafting
   double gap_together_ms_ = 0;  // before a step that sees all,
   double gap_drafting_ms_ = 0;  // and of that drafting

@@ -1,5 +1,6 @@
 // How many tokens a speculator asks its drafters for.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -35,8 +36,8 @@ void Speculator::ask(size_t drafter, const PlanOutlook& outlook) {
   guesses_.assign(asked_.size(), Guess());
   draft(asked, limits);
   if (const double ms = asked.ms_per_token(count); ms > 0 && switch_.is_trial()) {
-    const double gain = worth_asking(ms, acceptance_in_trial(), outlook.num_rows, base).gain;
-    planned_[outlook.num_in_flight].promise = std::max(planned_[outlook.num_in_flight].promise, gain - 1);
+    double& promise = planned_[outlook.num_in_flight].promise;
+    promise = std::max(promise, gain_in_trial(ms, outlook.num_rows, base) - 1);
   }
   for (size_t i = 0; i < asked_.size(); ++i) {
     Guess& guess = guesses_[i];
@@ -67,20 +68,24 @@ void Speculator::draft(Drafter& drafter, DraftLimits limits) {
 }
 
 // Tokens for each of the sequences that are asked for at which a step with them, and the time to draft them, gives most
-// tokens a millisecond; and how likely a token has to be to keep this rate up. acceptance: of a token behind right ones.
-// base: without them, with drafts of others.
-Speculator::Asking Speculator::worth_asking(double ms_per_token, double acceptance, int32_t num_rows,
-                                            const Worth& base) const {
+// tokens a millisecond; and how likely a token has to be to keep this rate up. acceptance: of a token behind right ones,
+// where this share of tokens is worth verifying, and behind others nothing is drafted. base: without them, with drafts of
+// others.
+Speculator::Asking Speculator::worth_asking(double ms_per_token, double acceptance, int32_t num_rows, const Worth& base,
+                                            double share) const {
   const auto count = static_cast<int32_t>(asked_.size());
-  const double rate_without = num_giving_ / std::max(1e-6, cost_.ms(num_rows));
+  const double rate_without = num_giving_ / std::max(1e-6, cost_.hopeful_ms(num_rows));
   num_rows += base.count;
-  double ms_before = cost_.ms(num_rows) + seeing_all_ms(), right = 1, given = base.given;
+  double ms_before = cost_.hopeful_ms(num_rows) + seeing_all_ms(), right = 1, given = base.given;
+  double drafting_ms = 0, verified = 1, rows = num_rows;
   double best_rate = given / std::max(1e-6, ms_before);
   Asking best;
   for (int32_t tokens = 1;
        tokens <= options_.max_tokens && base.count + tokens * count <= options_.max_step_tokens; ++tokens) {
-    given += count * (right *= acceptance);
-    const double ms = cost_.ms(num_rows + tokens * count) + seeing_all_ms() + tokens * ms_per_token;
+    drafting_ms += ms_per_token * (1 - std::pow(1 - verified, count));  // while one of them goes on
+    given += count * (right *= share * acceptance);
+    rows += count * (verified *= share);
+    const double ms = cost_.hopeful_ms(static_cast<int32_t>(std::lround(rows))) + seeing_all_ms() + drafting_ms;
     const double rate = given / std::max(1e-6, ms);
     if (rate > best_rate) best.limits = {tokens, rate * (ms - ms_before) / count}, best_rate = rate;
     ms_before = ms;
@@ -100,20 +105,31 @@ DraftLimits Speculator::limited(DraftLimits worth) const {
 
 // A trial verifies few drafts, and none as far ahead as may pay. So it is asked how sure the drafter was of all that it
 // drafted, by how often those that were verified were right: believed like so many drafts, but not against all of them.
-double Speculator::acceptance_in_trial() {
+// Then those that it was surest of are verified, of which there are as many as pay most.
+double Speculator::gain_in_trial(double ms_per_token, int32_t num_rows, const Worth& base) {
   constexpr double kBelief = 4;
+  constexpr int32_t kShares = 8;
   for (const Guess& guess : guesses_) {
     int32_t last = -1;
     for (int32_t i = 0; i < guess.size(); ++i) {
       if (guess.parent(i) != last) continue;  // beside the drawn one
       last = i;
-      trial_.claimed += guess.acceptance[i];
-      ++trial_.num_claimed;
+      trial_.claimed.push_back(guess.acceptance[i]);
     }
   }
-  if (trial_.accepted == 0 || trial_.num_claimed == 0) return 0;
-  const double share = std::min(1.0, (trial_.accepted + kBelief) / (trial_.expected + kBelief));
-  return share * trial_.claimed / static_cast<double>(trial_.num_claimed);
+  if (trial_.accepted == 0 || trial_.claimed.empty()) return 1;
+  const double share_right = std::min(1.0, (trial_.accepted + kBelief) / (trial_.expected + kBelief));
+  std::ranges::sort(trial_.claimed, std::greater());
+  double gain = 1, sum = 0;
+  size_t at = 0;
+  for (int32_t eighths = 1; eighths <= kShares; ++eighths) {
+    const double share = static_cast<double>(eighths) / kShares;
+    const size_t count = std::max<size_t>(1, static_cast<size_t>(share * static_cast<double>(trial_.claimed.size())));
+    for (; at < count; ++at) sum += trial_.claimed[at];
+    const double acceptance = share_right * sum / static_cast<double>(count);
+    gain = std::max(gain, worth_asking(ms_per_token, acceptance, num_rows, base, share).gain);
+  }
+  return gain;
 }
 
 }  // namespace llmb
