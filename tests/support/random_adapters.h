@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -31,8 +30,8 @@ inline int64_t write_random_adapter(const std::string& dir, const ModelConfig& c
   for (const std::string& module : places.linear_modules()) {
     const auto place = places.find(module);
     if (!place.ok()) continue;  // no such projection in this layer
-    for (const auto& [suffix, rows, cols] : {std::tuple(".lora_A.weight", kRank, place->in_features),
-                                             {".lora_B.weight", place->out_features, kRank}}) {
+    for (const auto& [suffix, rows, cols] :
+         {std::tuple(".lora_A.weight", kRank, place->in_features), {".lora_B.weight", place->out_features, kRank}}) {
       std::vector<uint16_t> values(static_cast<size_t>(rows * cols));
       for (uint16_t& value : values) value = f32_to_bf16(static_cast<float>(rng() % 2001) / 2000 - 0.5f);
       tensors.push_back({"base_model.model." + module + suffix, "BF16", {rows, cols}, bytes_of(values)});
@@ -58,7 +57,8 @@ inline AdaptedModel random_adapted_model(const std::string& name, const std::str
   }
   for (int32_t i = 0; i < 9; ++i) {
     GenerateRequest& request = model.requests.emplace_back();
-    for (int32_t k = 0; k < 3 + 2 * i; ++k) request.prompt.push_back((7 * k + 11 * (i / 3) + 5) % model.config.vocab_size);
+    for (int32_t k = 0; k < 3 + 2 * i; ++k)
+      request.prompt.push_back((7 * k + 11 * (i / 3) + 5) % model.config.vocab_size);
     request.num_tokens = 4;
     request.sampling.num_logprobs = 3;
     request.adapter = i % 3 - 1;
