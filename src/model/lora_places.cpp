@@ -72,6 +72,9 @@ Result<LoraPlace> LoraPlaces::find_in_layer(std::string_view module, int32_t lay
     if (names_.qkv != nullptr) {
       if (is_one_of(name, names_.qkv)) return place(kQkv, hidden, q + 2 * kv);
     } else {
+      if (is_one_of(name, names_.q) && model_.attention_gate)
+        return unsupported("module " + std::string(module) +
+                           ": not of attention whose gates come from q_proj, too; other projections are computed");
       if (is_one_of(name, names_.q)) return place(kQkv, hidden, q);
       if (kv > 0 && is_one_of(name, names_.k)) return place(kQkv, hidden, kv, q);
       if (kv > 0 && !of_layer.values_are_keys && is_one_of(name, names_.v)) return place(kQkv, hidden, kv, q + kv);

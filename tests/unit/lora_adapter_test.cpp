@@ -19,6 +19,7 @@
 #include "model/adapter_library.h"
 #include "model/adapter_pool.h"
 #include "model/config_loader.h"
+#include "model/lora_places.h"
 #include "tests/support/adapted_models.h"
 #include "tests/support/temp_dir.h"
 
@@ -149,6 +150,10 @@ TEST_CASE("FAULTS 36: wrong bases, ranks, tensors and values are refused with th
   CHECK(has(with([](std::string& s) { s[s.size() - 1] = '\x7f', s[s.size() - 2] = '\xff'; }), "not finite"));
   CHECK(has(with([](std::string& s) { s.resize(s.size() - 100); }), "adapter_model.safetensors"));
   CHECK(has(with([](std::string& s) { s.resize(3); }), "adapter_model.safetensors"));
+  const ModelConfig gated = load_model_config(fixtures() + "models/qwen3_5-text").value();
+  const LoraPlaces places(gated, *find_architecture(gated.model_type));
+  CHECK(has(places.find("model.layers.1.self_attn.q_proj").status().message(), "whose gates come from q_proj, too"));
+  CHECK(places.find("model.layers.1.self_attn.k_proj").ok());
   const Copy missing;
   fs::remove(missing.path("adapter_model.safetensors"));
   CHECK(has(missing.refusal(), "has no adapter_model.safetensors"));
