@@ -83,8 +83,10 @@ void StepCost::observe(int32_t num_rows, double num_context_tokens, double ms, d
   Bin& bin = bins_[bin_of(num_rows)];
   const Step step = {static_cast<float>(ms), static_cast<float>(num_rows), static_cast<float>(num_context_tokens),
                      static_cast<float>(num_pairs)};
-  // Many old ones may have been delayed: a faster one is believed at once, a slower one is not.
-  if (bin.count > 0 && is_old(bin)) std::fill_n(bin.newest.begin(), 10, step);
+  // Many old ones may have been delayed: in the place of most of them a faster one is the lower quartile at once, while
+  // a slower one leaves that to an old one.
+  constexpr int kMost = 10;
+  if (bin.count > 0 && is_old(bin)) std::fill_n(bin.newest.begin(), kMost, step);
   bin.last = ++num_observed_;
   // A bin that knows nothing yet tells little about the pauses.
   if (is_known(bin_of(num_rows))) {
