@@ -145,7 +145,7 @@ Status check_layers(const ModelConfig& config, int32_t size) {
 Status check_links(const ModelConfig& config) {
   const auto refused = [&](const char* what) {
     return unsupported("model_type \"" + config.model_type + "\" has " + what +
-                       ": only --tensor-parallel-size divides it among ranks yet");
+                       ", which ranks do not divide yet; use --tensor-parallel-size");
   };
   if (config.hidden_size_per_layer_input > 0) return refused("inputs of layers");
   for (const LayerConfig& layer : config.layers)
