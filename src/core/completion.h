@@ -57,7 +57,7 @@ struct DraftedTokens {
   int32_t num_steps = 0;  // that verified some; each gave one token more than it accepted
   int32_t num_drafted = 0, num_accepted = 0;
 
-  double tokens_per_step() const { return num_steps > 0 ? 1 + double{1} * num_accepted / num_steps : 0; }
+  double tokens_per_step() const { return num_steps > 0 ? 1 + static_cast<double>(num_accepted) / num_steps : 0; }
 };
 
 // All in milliseconds. queue + time from first schedule to first token = ttft.

@@ -199,7 +199,7 @@ void Transformer::embed_layer_inputs(int64_t num_tokens) {
   ops_.rms_norm_groups(projected, 0, config_.num_hidden_layers, *weights_.layer_inputs_norm.weight,
                        eps_ * static_cast<float>(config_.hidden_size), num_tokens);
   ops_.add(inputs, projected, static_cast<float>(half), num_tokens, Rows());
-  ops_.complete_rows(inputs, num_tokens);
+  ops_.complete_rows(inputs, num_tokens);  // each rank computes all rows of layers, with their inputs
 }
 
 void Transformer::project_and_mlp(int32_t layer, RowKind kind, Rows attention, Rows residual, int64_t rows) {

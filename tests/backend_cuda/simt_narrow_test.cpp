@@ -81,6 +81,19 @@ TEST_CASE("deterministic: scores, options, choices and answers are the same byte
   }
 }
 
+std::unique_ptr<Backend> gemma4_backend(int32_t max_model_len, int32_t max_num_batched_tokens, int32_t max_num_drafts) {
+  EngineJobOptions job = gemma4_job(kSizes[2]);
+  job.config.max_position_embeddings = max_model_len;
+  LoadOptions options = job.load;
+  options.block_size = 8;
+  options.num_blocks_override = 200;
+  options.max_num_seqs = 9;
+  options.max_num_batched_tokens = max_num_batched_tokens;
+  options.max_num_drafts = max_num_drafts;
+  options.max_model_len = max_model_len;
+  return loaded(make_cuda_backend(0), job.config, options);
+}
+
 // Passes plans on one by one. Of steps that narrow it counts those that read prefixes together, and in how many layers.
 class NarrowedSharing final : public Backend {
  public:
@@ -113,15 +126,7 @@ class NarrowedSharing final : public Backend {
 // A prompt that comes in pieces beside rows that follow drafts in flight, some of them wrong: entries whose contexts
 // are shorter than they were planned for.
 TEST_CASE("deterministic: prompts beside choices that verify drafts, planned ahead") {
-  EngineJobOptions job = gemma4_job(kSizes[2]);
-  LoadOptions options = job.load;
-  options.block_size = 8;
-  options.num_blocks_override = 200;
-  options.max_num_seqs = 9;
-  options.max_num_batched_tokens = 60;
-  options.max_num_drafts = 12;
-  options.max_model_len = 128;
-  const auto backend = loaded(make_cuda_backend(0), job.config, options);
+  const auto backend = gemma4_backend(128, 60, 12);
   const std::vector<std::shared_ptr<const Request>> requests = {
       request_with_choices(75, 6, 9), request_with_choices(70, 1, 2), request_with_choices(76, 2, 3)};
   SchedulerConfig config;
@@ -146,15 +151,7 @@ TEST_CASE("deterministic: prompts beside choices that verify drafts, planned ahe
 // prompt's last piece, which go where the step narrows. In the layers behind that they read it row by row.
 TEST_CASE("deterministic: a prefix that rows read together, up to where their step narrows") {
   simt::set_num_multiprocessors(1);
-  EngineJobOptions job = gemma4_job(kSizes[2]);
-  job.config.max_position_embeddings = 192;
-  LoadOptions options = job.load;
-  options.block_size = 8;
-  options.num_blocks_override = 200;
-  options.max_num_seqs = 9;
-  options.max_num_batched_tokens = 30;
-  options.max_model_len = 192;
-  const auto backend = loaded(make_cuda_backend(0), job.config, options);
+  const auto backend = gemma4_backend(192, 30, 0);
   std::vector<std::shared_ptr<const Request>> requests = {request_with_choices(129, 1, 1),
                                                           request_with_choices(70, 1, 2)};
   for (int i = 0; i < 7; ++i) requests.push_back(request_with_choices(129, 1, 2));

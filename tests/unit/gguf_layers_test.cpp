@@ -225,8 +225,7 @@ TEST_CASE("columns of value heads are put back in order, in blocks where a head 
       CHECK((view->blocks == BlockFormat::kQ8_0) == keeps);
       CHECK((view->blocks == BlockFormat::kNone) == !keeps);
       for (int64_t row = 0; row < 3; ++row)
-        for (int64_t col = 0; col < cols; ++col)
-          {
+        for (int64_t col = 0; col < cols; ++col) {
           const int64_t stored = kStored[col / value_dim] * value_dim + col % value_dim;
           CHECK(number_at(*view, row, col) == static_cast<float>(stored / value_dim * 20 + stored % 7 + row));
         }

@@ -11,16 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/cpu_ops.h"
 #include "core/block_format.h"
-#include "core/rank_part.h"
-#include "model/config_loader.h"
-#include "model/model_weights.h"
-#include "model/weight_files.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/process.h"
 #include "tests/support/raw_safetensors.h"
-#include "tests/support/touched_pages.h"
+#include "tests/support/touched_by_loading.h"
 
 namespace llmb::test {
 namespace {
@@ -262,22 +257,6 @@ int64_t own_pages(const std::vector<Placed>& placed, int64_t rank, int64_t size)
   return static_cast<int64_t>(kPage) * std::count(pages.begin(), pages.end(), true);
 }
 
-int64_t touched_by(const std::string& model, const std::string& file, WeightForm form, const RankPart& part) {
-  const ModelConfig config = load_model_config(model).value();
-  const ModelShare share = share_of(config, part);
-  const ModelConfig own = config_of(config, share);
-  const WeightFiles files = WeightFiles::open(model, config).value();
-  ThreadPool pool(2);
-  KvLayout kv = make_kv_layout(own, 16, DType::kF32, group_layers(own, 0));
-  kv.num_blocks = 1;
-  CpuOps ops(own, kv, 0, 128, Quantization::kNone, DType::kF32, pool);
-  const TouchedPages pages(std::filesystem::canonical(file));
-  const auto source = files.make_source(pool, WeightAccess::kValues, form);
-  const auto weights = load_model_weights(config, *source, ops, &share);
-  REQUIRE_MESSAGE(weights.ok(), weights.status().message());
-  return pages.bytes();
-}
-
 void check_reads(const std::string& model, const std::string& file, const std::vector<Placed>& placed) {
   for (const WeightForm form : {WeightForm::kBlocks, WeightForm::kNumbers})
     for (const auto& [rank, size] : {std::pair(0, 2), {1, 2}, {2, 4}}) {
@@ -286,7 +265,7 @@ void check_reads(const std::string& model, const std::string& file, const std::v
       CAPTURE(size);
       const auto own = static_cast<double>(own_pages(placed, rank, size)),
                  all = static_cast<double>(own_pages(placed, 0, 1));
-      const auto touched = static_cast<double>(touched_by(model, file, form, {rank, size, 1}));
+      const auto touched = static_cast<double>(touched_by_loading(model, file, {rank, size, 1}, form));
       CHECK(touched >= 0.99 * own);
       CHECK(touched <= 1.01 * own);
       CHECK(touched <= 1.25 * all / size);  // pieces of rows are not all whole pages here

@@ -9,14 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/cpu_ops.h"
-#include "core/rank_part.h"
-#include "model/config_loader.h"
-#include "model/model_weights.h"
-#include "model/weight_files.h"
 #include "tests/support/process.h"
 #include "tests/support/raw_safetensors.h"
-#include "tests/support/touched_pages.h"
+#include "tests/support/touched_by_loading.h"
 
 namespace llmb::test {
 namespace {
@@ -113,20 +108,10 @@ int64_t stored_bytes(const ModelConfig& c, const ModelShare& share) {
 }
 
 Reads load_rank(const std::string& dir, const RankPart& part) {
+  const std::string path = dir + "/model.safetensors";
   const ModelConfig config = load_model_config(dir).value();
-  const ModelShare share = share_of(config, part);
-  const ModelConfig own = config_of(config, share);
-  const WeightFiles files = WeightFiles::open(dir, config).value();
-  ThreadPool pool(2);
-  KvLayout kv = make_kv_layout(own, 16, DType::kF32, group_layers(own, 0));
-  kv.num_blocks = 1;
-  CpuOps ops(own, kv, 0, 128, Quantization::kNone, DType::kF32, pool);
-  const std::string path = std::filesystem::canonical(dir + "/model.safetensors");
-  const TouchedPages pages(path);
-  const auto source = files.make_source(pool);
-  const auto weights = load_model_weights(config, *source, ops, part.num_ranks() > 1 ? &share : nullptr);
-  REQUIRE_MESSAGE(weights.ok(), weights.status().message());
-  return {pages.bytes(), stored_bytes(config, share), static_cast<int64_t>(std::filesystem::file_size(path))};
+  return {touched_by_loading(dir, path, part), stored_bytes(config, share_of(config, part)),
+          static_cast<int64_t>(std::filesystem::file_size(path))};
 }
 
 }  // namespace
