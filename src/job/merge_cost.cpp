@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/adapted_products.h"
+
 namespace llmb {
 
 namespace {
@@ -15,23 +17,15 @@ constexpr double kPassRows = 5;        // reading weights once more in a step co
 // Rows that run at once, as long as there are so many. A constant, as the choice must not depend on --max-num-seqs.
 constexpr int64_t kRowsAtOnce = 64;
 
-// Columns of the whole product, which is merged even if an adapter has matrices for a part of it only.
-int64_t num_columns(const ModelConfig& model, int32_t layer, Projection projection) {
-  switch (projection) {
-    case Projection::kQkv: return model.q_size_of(layer) + 2 * model.kv_size_of(layer);
-    case Projection::kGateUp: return (model.activation.gated ? 2 : 1) * int64_t{model.intermediate_size_of(layer)};
-    default: return model.hidden_size;
-  }
-}
-
-// f(modules, columns) for each product that can be merged: those of layers.
+// f(modules, columns) for each product that can be merged: those of layers. Columns are those of the whole product, which
+// is merged even if an adapter has matrices for a part of it only.
 template <typename Function>
 void for_each_merged(const LoraAdapter& adapter, const ModelConfig& model, const Function& f) {
   for (int32_t layer = 0; layer < model.num_hidden_layers; ++layer) {
     for (int32_t p = 0; p < kNumProjections; ++p) {
       const auto projection = static_cast<Projection>(p);
       const auto modules = adapter.modules(layer, projection);
-      if (!modules.empty()) f(modules, num_columns(model, layer, projection));
+      if (!modules.empty()) f(modules, product_columns(model, layer, projection));
     }
   }
 }
@@ -52,7 +46,7 @@ MergeCost merge_cost(const LoraAdapter& adapter, const ModelConfig& model, const
     cost.merged += (kPackFactor + shared_rows) * weights;
     for (const LoraModule& m : modules) {
       const auto rank = static_cast<double>(m.rank()), in = static_cast<double>(m.a.cols);
-      const auto out = static_cast<double>(m.b.rows);
+      const auto out = static_cast<double>(m.num_columns());
       cost.beside += kBesideFactor * rank * (in + out) * static_cast<double>(rows.num_tokens());
       cost.merged += kAddFactor * rank * in * out;
     }

@@ -87,6 +87,7 @@ struct WeightNames {
   const char *kv_b = "self_attn.kv_b_proj", *k_b = "self_attn.k_b_proj", *v_b = "self_attn.v_b_proj";
   const char* sinks = "self_attn.sinks";
   const char* mamba2 = "mamba.";  // the folder of a layer's state of that kind
+  bool joins_delta_inputs = false;  // adapters of a gated delta's inputs are of in_proj_qkvz and in_proj_ba
   const char* o = "self_attn.o_proj";
   const char* attention_post_norm = "post_attention_layernorm";
   const char* mlp_norm = "post_attention_layernorm";

@@ -222,6 +222,10 @@ inline constexpr WeightNames kMixtralWeights = {.router = "block_sparse_moe.gate
 inline constexpr WeightNames kQwen2MoeWeights = {.shared_expert = "mlp.shared_expert",
                                           .shared_gate = "mlp.shared_expert_gate"};
 
+inline constexpr WeightNames kQwen3NextWeights = {.joins_delta_inputs = true,
+                                           .shared_expert = "mlp.shared_expert",
+                                           .shared_gate = "mlp.shared_expert_gate"};
+
 inline constexpr WeightNames kQwen3VlMoeWeights = {.experts_layout = ExpertsLayout::kTransposed};
 
 inline constexpr WeightNames kErnie45MoeWeights = {

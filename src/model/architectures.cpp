@@ -309,7 +309,7 @@ const Architecture kArchitectures[] = {
     {"qwen3_next",
      {},
      {.num_key_value_heads = 2, .head_dim = 256, .max_position_embeddings = 32768},
-     kQwen2MoeWeights,
+     kQwen3NextWeights,
      read_qwen3_next},
     {"qwen3_vl_moe_text",
      {},

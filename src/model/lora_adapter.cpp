@@ -142,7 +142,7 @@ Status LoraReader::place_tensor(const Checkpoint& checkpoint, const std::string&
   // PEFT saves what it adapts of the vocabulary beside the adapter.
   const std::string module = name.substr(kModulePrefix.size(), name.size() - kModulePrefix.size() - kBaseTable.size());
   LLMB_ASSIGN_OR_RETURN(const LoraPlace place, places_.find(module));
-  if (!place.is_embedding && place.projection != Projection::kLmHead)
+  if (!place.is_embedding && !place.is_lm_head())
     return unsupported("tensor " + name + ": trained weights of the model are not computed");
   const std::vector<int64_t> shape = {model_.vocab_size, model_.hidden_size};
   LLMB_ASSIGN_OR_RETURN(const TensorView table, checkpoint.tensor(name, shape));
@@ -164,23 +164,26 @@ Status LoraReader::add_module(const Checkpoint& checkpoint, const std::string& m
   const std::vector<int64_t> a_shape = {rank, place.in_features}, b_shape = {place.out_features, rank};
   LLMB_ASSIGN_OR_RETURN(added.a, checkpoint.tensor(first, a_shape));
   LLMB_ASSIGN_OR_RETURN(added.b, checkpoint.tensor(second, b_shape));
-  added.b_rows = places_.rows_of(place);
   return keep(module, place, std::move(added), adapter);
 }
 
 Status LoraReader::keep(const std::string& module, const LoraPlace& place, LoraModule added,
                         LoraAdapter* adapter) const {
-  added.out_column = place.out_column;
   added.name = module;
   if (place.is_embedding) {
     if (adapter->embedding_) return data_loss("module " + module + " is there twice");
     adapter->embedding_ = std::move(added);
     return {};
   }
-  auto& modules = adapter->modules_[adapted_product_index(place.layer, place.projection)];
-  for (const LoraModule& other : modules)
-    if (other.out_column == added.out_column) return data_loss("module " + module + " is there twice");
-  modules.push_back(std::move(added));
+  for (const LoraTarget& target : place.targets) {
+    auto& modules = adapter->modules_[adapted_product_index(place.layer, target.projection)];
+    for (const LoraModule& other : modules)
+      if (other.out_column == target.out_column) return data_loss("module " + module + " is there twice");
+    added.out_column = target.out_column;
+    added.b_rows = target.rows;
+    modules.push_back(added);
+    added.is_first = false;
+  }
   return {};
 }
 
@@ -216,7 +219,10 @@ Status LoraReader::add_gguf_module(const GgufFile& file, const std::string& name
   const GgufTensor *const a = file.tensor(name + ".lora_a"), *const b = file.tensor(name + ".lora_b");
   if (a == nullptr && b == nullptr) return {};
   if (a == nullptr || b == nullptr) return data_loss("tensor " + name + (a ? ".lora_b" : ".lora_a") + " is missing");
-  LLMB_ASSIGN_OR_RETURN(const LoraPlace place, places_.find(module));
+  LLMB_ASSIGN_OR_RETURN(LoraPlace place, places_.find(module));
+  if (!places_.is_common(place))
+    return unsupported("tensor " + name + ".lora_a: of a layer with a state, of a router and of the expert that all tokens "
+                       "go through only PEFT's files are computed");
   LoraModule added;
   const int64_t rank = a->shape.size() == 2 ? a->shape[0] : 0;
   if (rank < 1 || rank > kMaxLoraRank) return invalid_argument("tensor " + name + ".lora_a: expected a rank of 1 to 256");
@@ -226,11 +232,10 @@ Status LoraReader::add_gguf_module(const GgufFile& file, const std::string& name
   const double alpha = file.number("adapter.lora.alpha").value_or(0);
   if (!(std::fabs(alpha) <= 1e6)) return invalid_argument("adapter.lora.alpha is out of range");
   added.scale = alpha == 0 ? 1.0F : static_cast<float>(alpha / static_cast<double>(rank));
-  added.b_rows = places_.rows_of(place);
   const bool is_rotated = module.ends_with("self_attn.q_proj") || module.ends_with("self_attn.k_proj");
-  if (is_rope_interleaved && is_rotated && !names_.is_interleaved)  // else rows_of() did it
+  if (is_rope_interleaved && is_rotated && !names_.is_interleaved)  // else LoraPlaces did it
     for (int64_t row = 0; row < place.out_features; ++row)
-      added.b_rows.push_back(static_cast<int32_t>(gguf_interleaved_row(row, model_)));
+      place.targets[0].rows.push_back(static_cast<int32_t>(gguf_interleaved_row(row, model_)));
   return keep(module, place, std::move(added), adapter);
 }
 
@@ -250,7 +255,7 @@ void LoraAdapter::for_each_module(const Function& f) const {
 Status LoraAdapter::check_values() const {
   Status status;
   for_each_module([&](const LoraModule& m) {
-    if (status.ok() && !(is_all_finite(m.a) && is_all_finite(m.b)))
+    if (status.ok() && m.is_first && !(is_all_finite(m.a) && is_all_finite(m.b)))
       status = data_loss(m.name + ": holds a value that is not finite");
   });
   LLMB_RETURN_IF_ERROR(status);
@@ -289,13 +294,15 @@ Status LoraAdapter::still_readable() const {
 
 int64_t LoraAdapter::num_modules() const {
   int64_t count = 0;
-  for_each_module([&](const LoraModule&) { ++count; });
+  for_each_module([&](const LoraModule& m) { count += m.is_first ? 1 : 0; });
   return count;
 }
 
 int64_t LoraAdapter::num_parameters() const {
   int64_t count = 0;
-  for_each_module([&](const LoraModule& m) { count += m.a.rows * m.a.cols + m.b.rows * m.b.cols; });
+  for_each_module([&](const LoraModule& m) {
+    if (m.is_first) count += m.a.rows * m.a.cols + m.b.rows * m.b.cols;
+  });
   return count;
 }
 

@@ -31,6 +31,7 @@ struct LoraModule {
   int64_t out_column = 0;         // of the fused projection's output, to which row_of_column(0) is added
   std::vector<int32_t> b_rows;    // [num_columns], for the columns in order; empty: B's rows in order
   Range a_columns;                // of A that are used, for so much of the input; empty: all
+  bool is_first = true;           // where its rows belong to several products, in the first of these
 
   int64_t rank() const { return a.rows; }
   int64_t in_features() const { return a_columns.count() > 0 ? a_columns.count() : a.cols; }

@@ -3,31 +3,62 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
+#include "model/adapted_products.h"
+
 namespace llmb {
 
 namespace {
 
-// The whole product's output columns that the rank computes, in the order of its own. layer: the model's.
-std::vector<Range> output_columns(const LoraShare& rank, int32_t layer, Projection projection) {
+Range mlp_of_rank(const LoraShare& rank, int32_t layer) {
+  const bool has_shared = rank.config.layer(layer).has_experts && !rank.config.experts.beside_dense;
+  return has_shared ? rank.share.shared_mlp : rank.share.mlp_of(layer);
+}
+
+int64_t value_width(const StateConfig& state) { return state.kind == StateKind::kShortConv ? 1 : state.value_dim; }
+
+// The rank's columns in each part of a product's output. layer: the model's.
+std::vector<Range> parts_of_rank(const LoraShare& rank, int32_t layer, Projection projection) {
   const ModelConfig& c = rank.config;
   const ModelShare& share = rank.share;
-  const int64_t d = c.head_dim_of(layer), q = c.q_size_of(layer), kv = c.kv_size_of(layer);
-  const Range &sets = share.kv_heads_of(layer), &mlp = share.mlp_of(layer);
-  const auto heads = [&](int64_t first, const Range& of) { return Range{first + of.begin * d, first + of.end * d}; };
+  const bool has_state = c.layer(layer).has_state;
+  const auto times = [](const Range& of, int64_t width) { return Range{of.begin * width, of.end * width}; };
+  const Range values = times(share.state_values, value_width(c.state));
   switch (projection) {
-    case Projection::kQkv:
-      if (kv == 0) return {heads(0, share.q_heads)};
-      return {heads(0, share.q_heads), heads(q, sets), heads(q + kv, sets)};
-    case Projection::kGateUp: {
-      const int64_t wide = c.intermediate_size_of(layer);
-      if (!c.activation.gated) return {mlp};
-      return {mlp, {wide + mlp.begin, wide + mlp.end}};
+    case Projection::kQkv: {
+      if (has_state) {
+        const Range keys = times(share.state_keys, c.state.key_dim);
+        return {keys, keys, values};
+      }
+      const int64_t d = c.head_dim_of(layer);
+      const Range sets = times(share.kv_heads_of(layer), d);
+      return {times(share.q_heads, d), sets, sets};
     }
+    case Projection::kMixedGate:
+      return {has_state ? values : times(share.q_heads, c.head_dim_of(layer))};
+    case Projection::kStateGates:
+      return {share.state_values, share.state_values};
+    case Projection::kGateUp:
+      return {mlp_of_rank(rank, layer), mlp_of_rank(rank, layer)};
     case Projection::kLmHead:
       return {share.vocab};
-    default:  // sums over ranks
-      return {{0, c.hidden_size}};
+    default:  // sums over ranks, and what is every rank's
+      return {{0, product_columns(c, layer, projection)}};
   }
+}
+
+// The whole product's output columns that the rank computes, in the order of its own.
+std::vector<Range> output_columns(const LoraShare& rank, int32_t layer, Projection projection) {
+  std::vector<Range> columns = parts_of_rank(rank, layer, projection);
+  const std::vector<int64_t> sizes = product_parts(rank.config, layer, projection);
+  LLMB_CHECK(sizes.size() <= columns.size());
+  columns.resize(sizes.size());
+  int64_t first = 0;
+  for (size_t i = 0; i < sizes.size(); first += sizes[i++]) {
+    columns[i].begin += first;
+    columns[i].end += first;
+  }
+  return columns;
 }
 
 // The part of a module in some of the output's columns, which the rank has from column `to` on.
@@ -56,9 +87,8 @@ std::vector<LoraModule> modules_of_rank(const LoraAdapter& adapter, const LoraSh
     }
   }
   for (LoraModule& part : parts) {
-    const int64_t d = rank.config.head_dim_of(of_model);
-    if (projection == Projection::kO) part.a_columns = {rank.share.q_heads.begin * d, rank.share.q_heads.end * d};
-    if (projection == Projection::kDown) part.a_columns = rank.share.mlp_of(of_model);
+    if (projection == Projection::kO) part.a_columns = parts_of_rank(rank, of_model, Projection::kMixedGate)[0];
+    if (projection == Projection::kDown) part.a_columns = mlp_of_rank(rank, of_model);
   }
   return parts;
 }

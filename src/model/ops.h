@@ -14,6 +14,7 @@
 #include "core/pooling.h"
 #include "core/tensor_view.h"
 #include "core/types.h"
+#include "model/adapted_products.h"
 
 namespace llmb {
 
@@ -51,25 +52,6 @@ class DeviceBuffer {
   virtual ~DeviceBuffer() = default;
   virtual Rows rows() const = 0;
   virtual int64_t resident_bytes() const = 0;
-};
-
-// The products that an adapter may add to: those of a layer, and the LM head, which goes with the last layer.
-enum class Projection { kQkv, kO, kGateUp, kDown, kLmHead };
-inline constexpr int32_t kNumProjections = 4;  // of each layer
-constexpr int64_t num_adapted_products(int64_t num_layers) { return num_layers * kNumProjections + 1; }
-constexpr int64_t adapted_product_index(int64_t layer, Projection projection) {
-  return layer * kNumProjections + static_cast<int64_t>(projection);
-}
-
-// Which rows a product has: the step's tokens, or its sample rows.
-enum class RowKind { kTokens, kSamples };
-
-// A product that adapters may add to.
-struct AdaptedProduct {
-  int32_t layer;
-  Projection projection;
-  RowKind kind;
-  int64_t first_row = 0;  // of its kind, which x and out begin with
 };
 
 // The use of a weight matrix, which decides whether it may be quantised.

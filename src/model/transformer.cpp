@@ -18,10 +18,7 @@ int64_t logit_rows(const ModelConfig& config, int64_t max_num_samples, int64_t m
 int64_t widest_mlp(const ModelConfig& config) {
   int64_t widest = 0;
   for (int32_t i = 0; i < config.num_used_layers(); ++i)
-    if (config.layer(i).has_mlp)
-      widest = std::max<int64_t>(widest, config.layer(i).has_experts && !config.experts.beside_dense
-                                             ? config.experts.shared_intermediate_size
-                                             : config.intermediate_size_of(i));
+    if (config.layer(i).has_mlp) widest = std::max(widest, mlp_size(config, i));
   return widest;
 }
 
@@ -238,7 +235,7 @@ void Transformer::mlp(int32_t layer, RowKind kind, Rows residual, int64_t rows) 
     post_norm(part(shared_), w.dense_post_norm, rows);
     add_norm(residual, Rows(), w.router_norm, rows, normed);
   }
-  ops_.linear(*w.router, normed, rows, part(router_logits_));
+  linear({layer, Projection::kRouter, kind}, *w.router, normed, rows, part(router_logits_));
   if (config_.experts.beside_dense) add_norm(residual, Rows(), w.experts_norm, rows, normed);
   ops_.mix_experts(*w.experts, config_.experts, config_.activation, part(router_logits_), w.choice_bias.get(),
                    w.expert_scales.get(), normed, rows, delta);
@@ -246,14 +243,15 @@ void Transformer::mlp(int32_t layer, RowKind kind, Rows residual, int64_t rows) 
     post_norm(delta, w.experts_post_norm, rows);
     ops_.add_gated(delta, part(shared_), Rows(), rows);
   } else if (w.down) {
-    add_shared_expert(w, rows);
+    add_shared_expert(layer, kind, rows);
   }
 }
 
 void Transformer::dense_mlp(int32_t layer, RowKind kind, int64_t rows, Rows out) {
   const LayerWeights& w = weights_.layers[layer];
   const Rows normed = part(normed_);
-  const int64_t width = config_.intermediate_size_of(layer);
+  const int64_t width = w.experts && !config_.experts.beside_dense ? config_.experts.shared_intermediate_size
+                                                                   : config_.intermediate_size_of(layer);
   const Rows gate_up = part(gate_up_, (config_.activation.gated ? 2 : 1) * width);
   const Rows activated = part(activated_, width);
   if (ops_.has_adapters() && layer < config_.num_hidden_layers) {
@@ -285,18 +283,15 @@ void Transformer::linear(const AdaptedProduct& product, const LinearWeight& weig
   else ops_.linear(weight, x, rows, out);
 }
 
-void Transformer::add_shared_expert(const LayerWeights& w, int64_t rows) {
-  const int64_t width = config_.experts.shared_intermediate_size;
-  const Rows gate_up = part(gate_up_, (config_.activation.gated ? 2 : 1) * width);
-  const Rows normed = part(normed_), activated = part(activated_, width), shared = part(shared_);
-  ops_.linear_activate(*w.gate_up, config_.activation, normed, rows, gate_up, activated);
-  ops_.linear(*w.down, activated, rows, shared);
+void Transformer::add_shared_expert(int32_t layer, RowKind kind, int64_t rows) {
+  const LayerWeights& w = weights_.layers[layer];
+  dense_mlp(layer, kind, rows, part(shared_));
   Rows gates;
   if (w.shared_gate) {
     gates = part(shared_gates_);
-    ops_.linear(*w.shared_gate, normed, rows, gates);
+    linear({layer, Projection::kSharedGate, kind}, *w.shared_gate, part(normed_), rows, gates);
   }
-  ops_.add_gated(part(delta_), shared, gates, rows);
+  ops_.add_gated(part(delta_), part(shared_), gates, rows);
 }
 
 void Transformer::sample(Rows hidden, int64_t num_samples, const LinearWeight& lm_head) {

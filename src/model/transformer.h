@@ -138,9 +138,10 @@ class Transformer {
   // such inputs.
   void end_layer(int32_t layer, const std::unique_ptr<DeviceBuffer>& inputs, Rows residual, int64_t rows);
   void mlp(int32_t layer, RowKind kind, Rows residual, int64_t rows);          // normed_, of residual -> delta_
-  void dense_mlp(int32_t layer, RowKind kind, int64_t rows, Rows out);  // normed_ -> out
+  // normed_ -> out; also the expert that all tokens go through
+  void dense_mlp(int32_t layer, RowKind kind, int64_t rows, Rows out);
   void linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out);
-  void add_shared_expert(const LayerWeights& w, int64_t rows);
+  void add_shared_expert(int32_t layer, RowKind kind, int64_t rows);
   // Samples what the last norm gave.
   void sample(Rows hidden, int64_t num_samples, const LinearWeight& lm_head);
   // Makes vectors of the last layer's output, of all tokens or of sample rows alone.

@@ -81,7 +81,7 @@ void Transformer::finish_mixing(int32_t layer, int64_t num_tokens) {
   if (config_.has_latent()) return ops_.expand_values(w.value_heads, part(gathered_), num_tokens, mixed(layer));
   if (!config_.attention_gate) return;
   const Rows gate = part(mixed_gate_, config_.q_size());
-  ops_.linear(*w.mixed_gate, part(normed_), num_tokens, gate);
+  linear({layer, Projection::kMixedGate, RowKind::kTokens}, *w.mixed_gate, part(normed_), num_tokens, gate);
   ops_.multiply_by_gate(GateKind::kLogistic, mixed(layer), gate, num_tokens);
 }
 
@@ -100,13 +100,15 @@ void Transformer::prepare_state(int32_t layer, int64_t num_tokens) {
   const LayerWeights& w = weights_.layers[layer];
   const Rows qkv = part(qkv_, config_.state.conv_channels()), normed = part(normed_), out = mixed(layer);
   add_norm(part(residual_), layer == 0 ? Rows() : pending(), w.input_norm, num_tokens, normed);
-  ops_.linear(*w.qkv, normed, num_tokens, qkv);
-  ops_.linear(*w.mixed_gate, normed, num_tokens, part(mixed_gate_, config_.state.values_size()));
+  const auto product = [&](Projection projection) { return AdaptedProduct{layer, projection, RowKind::kTokens}; };
+  linear(product(Projection::kQkv), *w.qkv, normed, num_tokens, qkv);
+  linear(product(Projection::kMixedGate), *w.mixed_gate, normed, num_tokens,
+         part(mixed_gate_, config_.state.values_size()));
   if (config_.state.kind == StateKind::kShortConv) {
-    ops_.linear(*w.conv_gate, normed, num_tokens, out);
+    linear(product(Projection::kStateGates), *w.conv_gate, normed, num_tokens, out);
     return ops_.multiply_by_gate(GateKind::kIdentity, qkv, out, num_tokens);
   }
-  ops_.linear(*w.state_gates, normed, num_tokens, part(state_gates_));
+  linear(product(Projection::kStateGates), *w.state_gates, normed, num_tokens, part(state_gates_));
 }
 
 void Transformer::finish_state(int32_t layer, int64_t num_tokens) {

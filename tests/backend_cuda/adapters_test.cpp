@@ -20,7 +20,8 @@ std::unique_ptr<Backend> load(const std::string& name, const AdaptedModel& model
 }
 
 TEST_CASE("tokens equal PEFT's and log probabilities the CPU's, adapters mixed in steps with each other and with none") {
-  for (const char* name : {"llama-gqa", "phi3", "gpt_neox", "gemma4", "gemma4-experts", "gemma4-keys"}) {
+  for (const char* name : {"llama-gqa", "phi3", "gpt_neox", "gemma4", "gemma4-experts", "gemma4-keys", "qwen3_5-text",
+                           "qwen3_next", "lfm2", "granitemoehybrid", "nemotron_h"}) {
     CAPTURE(name);
     const AdaptedModel model = short_adapted_requests(name);
     const LoadOptions options = short_adapted_options(name, model, DType::kF32, kRoomForAdapters);

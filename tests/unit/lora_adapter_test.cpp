@@ -150,10 +150,15 @@ TEST_CASE("FAULTS 36: wrong bases, ranks, tensors and values are refused with th
   CHECK(has(with([](std::string& s) { s[s.size() - 1] = '\x7f', s[s.size() - 2] = '\xff'; }), "not finite"));
   CHECK(has(with([](std::string& s) { s.resize(s.size() - 100); }), "adapter_model.safetensors"));
   CHECK(has(with([](std::string& s) { s.resize(3); }), "adapter_model.safetensors"));
-  const ModelConfig gated = load_model_config(fixtures() + "models/qwen3_5-text").value();
-  const LoraPlaces places(gated, *find_architecture(gated.model_type));
-  CHECK(has(places.find("model.layers.1.self_attn.q_proj").status().message(), "whose gates come from q_proj, too"));
-  CHECK(places.find("model.layers.1.self_attn.k_proj").ok());
+  const auto place = [](const char* model, const std::string& module) {
+    const ModelConfig config = load_model_config(fixtures() + "models/" + model).value();
+    return LoraPlaces(config, *find_architecture(config.model_type)).find(module).status().message();
+  };
+  for (const char* module : {"0.linear_attn.conv1d", "0.linear_attn.in_proj_qkvz", "0.self_attn.q_proj", "1.linear_attn.out_proj"})
+    CHECK(has(place("qwen3_5-text", "model.layers." + std::string(module)), "only projections of attention, of recurrent"));
+  CHECK(place("qwen3_5-text", "model.language_model.layers.0.linear_attn.in_proj_z") == "");
+  CHECK(has(place("qwen3_next", "model.layers.0.mlp.experts"), "tokens go through, and routers, are computed"));
+  CHECK(has(place("qwen3_next", "model.layers.0.linear_attn.in_proj_z"), "only projections"));
   const Copy missing;
   fs::remove(missing.path("adapter_model.safetensors"));
   CHECK(has(missing.refusal(), "has no adapter_model.safetensors"));

@@ -10,8 +10,8 @@
 namespace llmb::test {
 namespace {
 
-TEST_CASE("merged adapters give PEFT's tokens and logits, and the same bits whatever runs beside them") {
-  const std::string name = "llama-gqa";
+void check_merged(const std::string& name) {
+  CAPTURE(name);
   const AdaptedModel model = adapted_model(name);
   const auto beside = generate_one_by_one(*load_adapted(name, model, int64_t{1} << 30), model.requests, 64);
   for (int32_t id = 0; id < model.library->size(); ++id)
@@ -28,10 +28,15 @@ TEST_CASE("merged adapters give PEFT's tokens and logits, and the same bits what
       continue;
     }
     has_other_bits |= expected[i].logprobs != beside[i].logprobs;
+    if (model.config.dtype != DType::kF32) continue;  // rounding to two bytes shows
     CHECK(expected[i].tokens == model.lines[i].at("token_ids").get<std::vector<TokenId>>());
     CHECK(largest_difference(expected[i], model.lines[i]) <= 1e-5);
   }
   CHECK(has_other_bits);
+}
+
+TEST_CASE("merged adapters give PEFT's tokens and logits, and the same bits whatever runs beside them") {
+  for (const char* name : {"llama-gqa", "qwen3_5-text", "qwen3_next", "granitemoehybrid"}) check_merged(name);
 }
 
 TEST_CASE("merged adapters of every golden model give the tokens and logits of PEFT's merge_and_unload()") {

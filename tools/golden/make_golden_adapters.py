@@ -16,8 +16,12 @@ import shutil
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.utils import transformers_weight_conversion
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
+
+# Else PEFT takes the names of a shared expert's projections for those of all experts.
+transformers_weight_conversion._MOE_TARGET_MODULE_MAPPING.pop("qwen2_moe", None)
 
 LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 GPTJ = ["q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"]
@@ -41,6 +45,17 @@ ADAPTERS = {
     ("gemma4", "rank-8"): (dict(r=8, lora_alpha=8, target_modules=LLAMA), "bfloat16"),
     ("gemma4-experts", "rank-4"): (dict(r=4, lora_alpha=8, target_modules=LLAMA), "bfloat16"),
     ("gemma4-keys", "rank-8"): (dict(r=8, lora_alpha=8, target_modules=LLAMA), "bfloat16"),
+    ("qwen3_5-text", "rank-4"): (dict(r=4, lora_alpha=8, target_modules=LLAMA + [
+        "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]), "bfloat16"),
+    ("qwen3_next", "rank-4"): (dict(r=4, lora_alpha=8, target_modules=[
+        "q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkvz", "in_proj_ba", "out_proj", "shared_expert_gate",
+        "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"]), "bfloat16"),
+    ("lfm2", "rank-4"): (dict(r=4, lora_alpha=8, target_modules=[
+        "q_proj", "k_proj", "v_proj", "self_attn.out_proj", "conv.in_proj", "conv.out_proj", "w1", "w2", "w3"]), "bfloat16"),
+    ("granitemoehybrid", "rank-4"): (dict(r=4, lora_alpha=8, target_modules=[
+        "q_proj", "k_proj", "v_proj", "o_proj", "in_proj", "out_proj", "input_linear", "output_linear"]), "bfloat16"),
+    ("nemotron_h", "rank-4"): (dict(r=4, lora_alpha=8, target_modules=[
+        "q_proj", "k_proj", "v_proj", "o_proj", "in_proj", "up_proj", "down_proj"]), "bfloat16"),
     ("phi3", "rank-8"): (dict(r=8, lora_alpha=8, target_modules=["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]),
                          "bfloat16"),
     ("gpt2", "rank-16"): (dict(r=16, lora_alpha=16, fan_in_fan_out=True, target_modules=["c_attn", "c_proj", "c_fc"]),

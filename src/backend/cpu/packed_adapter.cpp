@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "backend/cpu/cpu_ops.h"
@@ -124,8 +125,26 @@ const LoraModule* CpuAdapterPacker::embedding_of(const LoraAdapter& adapter) con
 const cpu::PackedLinear& CpuAdapterPacker::base_weight(int64_t product) const {
   LLMB_CHECK(base_.weights != nullptr);
   const LayerWeights& layer = base_.weights->layers[static_cast<size_t>(product / kNumProjections)];
-  const LinearWeight* const weights[] = {layer.qkv.get(), layer.o.get(), layer.gate_up.get(), layer.down.get()};
+  const LinearWeight* const gates = layer.conv_gate ? layer.conv_gate.get() : layer.state_gates.get();
+  const LinearWeight* const weights[] = {layer.qkv.get(),    layer.o.get(),          layer.gate_up.get(),
+                                         layer.down.get(),   layer.mixed_gate.get(), gates,
+                                         layer.router.get(), layer.shared_gate.get()};
+  static_assert(std::size(weights) == kNumProjections);
   return CpuOps::packed_linear(*weights[product % kNumProjections]);
+}
+
+// As CpuOps packed the base's.
+DType CpuAdapterPacker::activations_of(int64_t product) const {
+  const LayerWeights& layer = base_.weights->layers[static_cast<size_t>(product / kNumProjections)];
+  switch (static_cast<Projection>(product % kNumProjections)) {
+    case Projection::kRouter:
+    case Projection::kSharedGate:
+      return DType::kF32;
+    case Projection::kStateGates:
+      return layer.conv_gate ? base_.activations : DType::kF32;
+    default:
+      return base_.activations;
+  }
 }
 
 // The LM head's matrices stay beside its weights.
@@ -170,7 +189,7 @@ std::shared_ptr<const PackedAdapter> CpuAdapterPacker::pack(const LoraAdapter& a
   for (int64_t i = 0; i < num_adapted_products(num_layers_); ++i)
     if (merges(adapter, i))
       packed->merged[static_cast<size_t>(i)] =
-          merged_weight(base_weight(i), modules_of(adapter, i), base_.activations, alone);
+          merged_weight(base_weight(i), modules_of(adapter, i), activations_of(i), alone);
   return packed;
 }
 

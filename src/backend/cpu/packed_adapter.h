@@ -57,6 +57,7 @@ class CpuAdapterPacker final : public AdapterPacker {
 
  private:
   const cpu::PackedLinear& base_weight(int64_t product) const;
+  DType activations_of(int64_t product) const;
   bool merges(const LoraAdapter& adapter, int64_t product) const;
   std::vector<LoraModule> modules_at(const LoraAdapter& adapter, int64_t product) const;
   const LoraModule* embedding_of(const LoraAdapter& adapter) const;

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/cuda_weights.h"
 #include "base/check.h"
+#include "model/adapted_products.h"
 
 namespace llmb {
 
@@ -161,21 +162,9 @@ void CudaAdapters::pack_items(const Layout& at, const StepShape& shape, bool is_
 
 // Whether the columns of every part of such a product begin at a multiple of a pack, and its k too.
 bool CudaAdapters::can_pack(int32_t layer, Projection projection) const {
-  const auto all = [](std::initializer_list<int64_t> sizes) {
-    return std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size % 8 == 0; });
-  };
-  switch (projection) {
-    case Projection::kQkv:
-      return all({config_.hidden_size, config_.q_size_of(layer), config_.kv_size_of(layer)});
-    case Projection::kO:
-      return all({config_.q_size_of(layer), config_.hidden_size});
-    case Projection::kGateUp:
-    case Projection::kDown:
-      return all({config_.hidden_size, config_.intermediate_size_of(layer)});
-    case Projection::kLmHead:
-      return all({config_.hidden_size, config_.vocab_size});
-  }
-  return false;
+  std::vector<int64_t> sizes = product_parts(config_, layer, projection);
+  sizes.push_back(product_inputs(config_, layer, projection));
+  return std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size % 8 == 0; });
 }
 
 void CudaAdapters::lora(const AdaptedProduct& product, Rows x, int64_t rows, Rows out, cudaStream_t stream) {

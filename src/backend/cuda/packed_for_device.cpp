@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/float_formats.h"
 #include "core/types.h"
+#include "model/adapted_products.h"
 
 namespace llmb {
 
@@ -21,6 +22,9 @@ static_assert(3 * kMaxLoraRank <= cuda::kMaxLoraRanks);
 
 constexpr int64_t kLeastPageBytes = int64_t{64} << 10;
 
+constexpr int64_t kSpareTableBytes = 4096;  // for the addresses of pages
+
+int64_t whole_4_kib(int64_t bytes) { return ceil_div(bytes, int64_t{4096}) * 4096; }
 int64_t whole_packs(int64_t bytes) { return ceil_div(bytes, 16) * 16; }
 
 // Rows one behind the other, from page to page.
@@ -128,9 +132,12 @@ std::vector<uint8_t> PackedForDevice::tables(const std::vector<const void*>& pag
 int64_t adapter_page_bytes(const ModelConfig& config, DType dtype) {
   int64_t widest = std::max({int64_t{config.hidden_size}, int64_t{config.vocab_size}, int64_t{kMaxLoraRank}});
   for (int32_t i = 0; i < config.num_hidden_layers; ++i)
-    widest =
-        std::max({widest, config.q_size_of(i) + 2 * config.kv_size_of(i), 2 * int64_t{config.intermediate_size_of(i)}});
-  return std::max(kLeastPageBytes, ceil_div(widest * dtype_bytes(dtype), int64_t{4096}) * 4096);
+    for (int32_t p = 0; p < kNumProjections; ++p) {
+      const auto projection = static_cast<Projection>(p);
+      widest = std::max({widest, product_columns(config, i, projection), product_inputs(config, i, projection)});
+    }
+  const int64_t tables = num_lora_products(config.num_hidden_layers) * int64_t{sizeof(LoraProduct)} + kSpareTableBytes;
+  return std::max({kLeastPageBytes, whole_4_kib(widest * dtype_bytes(dtype)), whole_4_kib(tables)});
 }
 
 // A rank has its part of each product's, and the whole of the embedding's, which it adds behind the sum over ranks.

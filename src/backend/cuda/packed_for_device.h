@@ -38,7 +38,7 @@ struct PackedForDevice final : PackedAdapter {
 // Products of a model that an adapter may have: those by adapted_product_index(), then the embedding.
 constexpr int64_t num_lora_products(int64_t num_layers) { return num_adapted_products(num_layers) + 1; }
 
-// The size of a page, which has room for some rows of any matrix.
+// The size of a page, which has room for some rows of any matrix, and for the tables of most adapters.
 int64_t adapter_page_bytes(const ModelConfig& config, DType dtype);
 
 class PackerForDevice final : public AdapterPacker {
