@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "core/rank_part.h"
 #include "model/eagle_layer.h"
 #include "model/medusa_heads.h"
 #include "model/transformer.h"
@@ -17,12 +18,12 @@
 
 namespace llmb {
 
-// Those of options.heads_dir, if any. `maker` makes their weights.
-inline Status add_heads(const LoadOptions& options, const ModelConfig& config, WeightMaker& maker,
-                        Transformer* transformer, BackendInfo* info) {
+// Those of options.heads_dir, if any. `maker` makes their weights. share: of a rank; null: all
+inline Status add_heads(const LoadOptions& options, const ModelConfig& config, const ModelShare* share,
+                        WeightMaker& maker, Transformer* transformer, BackendInfo* info) {
   if (options.heads_dir.empty()) return {};
   LLMB_ASSIGN_OR_RETURN(const MedusaFiles files, MedusaFiles::open(options.heads_dir, config));
-  LLMB_ASSIGN_OR_RETURN(std::vector<MedusaHead> heads, files.load(maker));
+  LLMB_ASSIGN_OR_RETURN(std::vector<MedusaHead> heads, files.load(maker, share != nullptr ? share->vocab : Range{0, config.vocab_size}));
   transformer->add_heads(std::move(heads));
   info->num_heads = files.num_heads();
   return {};
@@ -43,12 +44,12 @@ inline Status add_pooling_head(const LoadOptions& options, const ModelConfig& co
   return {};
 }
 
-// That of options.eagle_dir, if any.
-inline Status add_eagle_layer(const LoadOptions& options, const ModelConfig& config, ThreadPool& pool, WeightMaker& maker,
-                              ModelWeights* weights) {
+// That of options.eagle_dir, if any. part: which a rank has of it
+inline Status add_eagle_layer(const LoadOptions& options, const ModelConfig& config, const RankPart& part,
+                              ThreadPool& pool, WeightMaker& maker, ModelWeights* weights) {
   if (options.eagle_dir.empty()) return {};
   LLMB_ASSIGN_OR_RETURN(const EagleFiles files, EagleFiles::open(options.eagle_dir, config));
-  return files.load(pool, maker, weights);
+  return files.load(part, pool, maker, weights);
 }
 
 }  // namespace llmb

@@ -65,8 +65,9 @@ void divide_heads(const ModelConfig& config, int32_t rank, int32_t size, ModelSh
 }
 
 bool has_mlps_of_several_sizes(const ModelConfig& config) {
-  return std::any_of(config.layers.begin(), config.layers.end(),
-                     [](const LayerConfig& layer) { return layer.intermediate_size > 0; });
+  const auto has_own_size = [](const LayerConfig& layer) { return layer.intermediate_size > 0; };
+  return (config.mtp.is_used && has_own_size(config.mtp.layer)) ||
+         std::any_of(config.layers.begin(), config.layers.end(), has_own_size);
 }
 
 bool layers_differ(const ModelConfig& config) { return config.heads_differ() || has_mlps_of_several_sizes(config); }
@@ -85,7 +86,7 @@ void divide_layers(const ModelConfig& config, int32_t rank, int32_t size, ModelS
     return Range{share->q_heads.begin / group, ceil_div(share->q_heads.end, group)};
   };
   if (config.heads_differ()) share->kv_heads = sets(config.num_key_value_heads);
-  for (int32_t i = 0; i < config.num_hidden_layers; ++i)
+  for (int32_t i = 0; i < config.num_used_layers(); ++i)
     share->of_layers.push_back({config.heads_differ() ? sets(config.num_kv_heads_of(i)) : share->kv_heads,
                                 even_mlp(config, config.intermediate_size_of(i), rank, size)});
 }
@@ -131,7 +132,7 @@ Status check_states(const StateConfig& state, int32_t size) {
 Status check_layers(const ModelConfig& config, int32_t size) {
   if (config.heads_differ() && config.num_attention_heads % size != 0)
     return cannot_divide("num_attention_heads", config.num_attention_heads, size);
-  for (int32_t i = 0; i < config.num_hidden_layers; ++i) {
+  for (int32_t i = 0; i < config.num_used_layers(); ++i) {
     const std::string of_layer = " of layer " + std::to_string(i) + ":";
     const int32_t kv = config.num_kv_heads_of(i), mlp = config.intermediate_size_of(i);
     if (config.heads_differ() && kv % size != 0 && size % kv != 0)
@@ -223,11 +224,14 @@ ModelConfig config_of(const ModelConfig& config, const ModelShare& share) {
   own.num_hidden_layers = static_cast<int32_t>(share.layers.count());
   if (!config.layers.empty())
     own.layers.assign(config.layers.begin() + share.layers.begin, config.layers.begin() + share.layers.end);
-  for (size_t i = 0; i < own.layers.size() && !share.of_layers.empty(); ++i) {
-    LayerConfig& layer = own.layers[i];
-    const auto& [kv_heads, mlp] = share.of_layers[static_cast<size_t>(share.layers.begin) + i];
-    if (layer.num_key_value_heads > 0) layer.num_key_value_heads = static_cast<int32_t>(kv_heads.count());
-    if (layer.intermediate_size > 0) layer.intermediate_size = static_cast<int32_t>(mlp.count());
+  const auto take = [](const ModelShare::OfLayer& part, LayerConfig* layer) {
+    if (layer->num_key_value_heads > 0) layer->num_key_value_heads = static_cast<int32_t>(part.kv_heads.count());
+    if (layer->intermediate_size > 0) layer->intermediate_size = static_cast<int32_t>(part.mlp.count());
+  };
+  if (!share.of_layers.empty()) {
+    for (size_t i = 0; i < own.layers.size(); ++i)
+      take(share.of_layers[static_cast<size_t>(share.layers.begin) + i], &own.layers[i]);
+    if (config.mtp.is_used) take(share.of_layers.back(), &own.mtp.layer);
   }
   if (!config.alibi_slopes.empty())
     own.alibi_slopes.assign(config.alibi_slopes.begin() + share.q_heads.begin,

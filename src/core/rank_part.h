@@ -78,7 +78,7 @@ struct ModelShare {
   struct OfLayer {
     Range kv_heads, mlp;
   };
-  std::vector<OfLayer> of_layers = {};  // [num_hidden_layers] of the model, where they differ in these; else empty
+  std::vector<OfLayer> of_layers = {};  // [num_used_layers()] of the model, where they differ in these; else empty
 
   const Range& kv_heads_of(int32_t layer) const { return of_layers.empty() ? kv_heads : of_layers[layer].kv_heads; }
   const Range& mlp_of(int32_t layer) const { return of_layers.empty() ? mlp : of_layers[layer].mlp; }

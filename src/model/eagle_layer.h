@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "core/model_config.h"
+#include "core/rank_part.h"
 #include "model/model_weights.h"
 #include "model/ops.h"
 #include "model/weight_files.h"
@@ -34,13 +35,13 @@ class EagleFiles {
 
   // Says in the model's config that such a layer is used, of which sizes.
   void describe(ModelConfig* model) const;
-  // Adds the layer behind those that are there. kDataLoss.
-  Status load(ThreadPool& pool, WeightMaker& maker, ModelWeights* weights) const;
+  // Adds the layer, or a rank's part of it, behind those that are there. kDataLoss.
+  Status load(const RankPart& part, ThreadPool& pool, WeightMaker& maker, ModelWeights* weights) const;
 
  private:
   EagleFiles(ModelConfig config, WeightFiles files) : config_(std::move(config)), files_(std::move(files)) {}
   Status read_eagle3(const std::string& dir, const ModelConfig& model);
-  Status load_layer(WeightSource& source, WeightMaker& maker, ModelWeights* weights) const;
+  Status load_layer(const RankPart& part, WeightSource& source, WeightMaker& maker, ModelWeights* weights) const;
 
   ModelConfig config_;  // of the layer, as if it were a model
   WeightFiles files_;

@@ -11,6 +11,7 @@
 #include "base/mapped_file.h"
 #include "base/whole_file.h"
 #include "model/config_fields.h"
+#include "model/weight_reader.h"
 
 namespace llmb {
 
@@ -80,7 +81,7 @@ Status MedusaFiles::check_shapes() const {
   return {};
 }
 
-Result<std::vector<MedusaHead>> MedusaFiles::load(WeightMaker& maker) const {
+Result<std::vector<MedusaHead>> MedusaFiles::load(WeightMaker& maker, const Range& vocab) const {
   const auto tensor = [&](const std::string& name, std::initializer_list<int64_t> shape) {
     return *checkpoint_.tensor(name, std::span(shape));  // it was there in this shape
   };
@@ -92,7 +93,8 @@ Result<std::vector<MedusaHead>> MedusaFiles::load(WeightMaker& maker) const {
       const TensorView weight = tensor(linear + ".weight", {hidden, hidden}), bias = tensor(linear + ".bias", {hidden});
       heads[i].blocks.push_back(maker.make_linear({&weight, 1}, {&bias, 1}, WeightRole::kProjection));
     }
-    const TensorView lm_head = tensor(name(i, num_blocks_) + ".weight", {model_.vocab_size, hidden});
+    const TensorView all_rows = tensor(name(i, num_blocks_) + ".weight", {model_.vocab_size, hidden});
+    const TensorView lm_head = slice_rows(all_rows, vocab.begin, vocab.count());
     heads[i].lm_head = maker.make_linear({&lm_head, 1}, {}, WeightRole::kVocabulary);
   }
   for (const MappedFile& file : checkpoint_.files()) LLMB_RETURN_IF_ERROR(file.still_readable());

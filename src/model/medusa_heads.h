@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "core/model_config.h"
+#include "core/rank_part.h"
 #include "formats/safetensors.h"
 #include "model/ops.h"
 
@@ -16,7 +17,7 @@ namespace llmb {
 
 struct MedusaHead {
   std::vector<std::unique_ptr<LinearWeight>> blocks;  // [hidden_size, hidden_size], with bias
-  std::unique_ptr<LinearWeight> lm_head;              // [vocab_size, hidden_size]
+  std::unique_ptr<LinearWeight> lm_head;              // [vocab_size, hidden_size], of a rank its part
 };
 
 // A folder as published: config.json with medusa_num_heads and medusa_num_layers, and medusa_lm_head.safetensors with
@@ -28,7 +29,8 @@ class MedusaFiles {
   static Result<MedusaFiles> open(const std::string& dir, const ModelConfig& model);
 
   int32_t num_heads() const { return num_heads_; }
-  Result<std::vector<MedusaHead>> load(WeightMaker& maker) const;
+  // vocab: the tokens whose rows of LM heads are wanted
+  Result<std::vector<MedusaHead>> load(WeightMaker& maker, const Range& vocab) const;
 
  private:
   MedusaFiles(std::string dir, const ModelConfig& model, Checkpoint checkpoint)

@@ -74,7 +74,7 @@ struct MtpWeights {
   // (LayerWeights::qkv) and of the state, added. It has no from_embedding and from_hidden.
   std::array<std::unique_ptr<LinearWeight>, 3> from_states;  // [hidden_size, hidden_size]
   std::unique_ptr<LinearWeight> hidden_qkv;                  // [qkv_size, hidden_size]
-  std::vector<TokenId> head_tokens;                          // of lm_head's rows; empty: a row for each token
+  std::vector<TokenId> head_tokens;                          // of lm_head's rows; empty: a row for each token; -1: none
 };
 
 struct ModelWeights {

@@ -88,7 +88,8 @@ class Loader {
   Result<ModelWeights> load();
   // weight_loader_mtp.cpp: a layer's checkpoint (eagle_layer.h); `config` is then the layer's.
   Status load_eagle(ModelWeights* weights);
-  Status load_eagle3(int64_t num_head_tokens, ModelWeights* weights);
+  // head_tokens: of the head's rows; empty: all
+  Status load_eagle3(int64_t num_head_rows, std::span<const TokenId> head_tokens, ModelWeights* weights);
 
  private:
   void load_layer(int32_t index, const std::string& prefix, LayerWeights* layer);
@@ -96,6 +97,8 @@ class Loader {
   // weight_loader_mtp.cpp. head: of the model, also where that is its embedding
   void load_mtp(const std::string& prefix, const std::string& head, ModelWeights* weights);
   void load_mtp_project(const std::string& prefix, const char* name, MtpWeights* mtp);
+  void load_eagle3_qkv(const std::string& prefix, ModelWeights* weights);
+  void load_eagle3_head(int64_t num_rows, std::span<const TokenId> tokens, MtpWeights* mtp);
   std::unique_ptr<LinearWeight> load_positions(const std::string& prefix);
   void load_qk_norms(int32_t index, const std::string& prefix, LayerWeights* layer);
   TensorView head_vectors(const std::string& name, const char* suffix, int64_t num_heads);

@@ -1,7 +1,9 @@
 // The layer behind the last one (MtpConfig). Qwen's checkpoints have it in a folder of its own, DeepSeek's and GLM's as
 // a further layer.
 #include <cstring>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "model/weight_loader.h"
 
@@ -38,11 +40,67 @@ Status Loader::load_eagle(ModelWeights* weights) {
 }
 
 // q, k and v see the embedding's norm and the state's, side by side: a matrix for each here.
-Status Loader::load_eagle3(int64_t num_head_tokens, ModelWeights* weights) {
+void Loader::load_eagle3_qkv(const std::string& prefix, ModelWeights* weights) {
+  const int64_t hidden = c_.hidden_size, d = c_.head_dim;
+  Parts qkv, of_embedding, of_hidden;
+  const auto add = [&](const char* name, int64_t rows, const Range& heads) {
+    Parts all;
+    add_projection(prefix, name, rows, 2 * hidden, c_.qkv_bias, &all);
+    const Parts own = rows_of(all, {heads.begin * d, heads.end * d});
+    qkv.weights.insert(qkv.weights.end(), own.weights.begin(), own.weights.end());
+    qkv.biases.insert(qkv.biases.end(), own.biases.begin(), own.biases.end());
+  };
+  add(names_.q, c_.q_size(), share_.q_heads);
+  for (const char* const name : {names_.k, names_.v}) add(name, c_.kv_size(), share_.kv_heads);
+  if (!reader_.status().ok()) return;
+  for (const TensorView& weight : qkv.weights) {
+    of_embedding.add(reader_.columns(weight, 0, hidden), {}, false);
+    of_hidden.add(reader_.columns(weight, hidden, hidden), {}, false);
+  }
+  weights->layers.back().qkv = maker_.make_linear(of_embedding.weights, qkv.biases, WeightRole::kProjection);
+  weights->mtp.hidden_qkv = make(of_hidden);
+}
+
+// A rank has the rows of its part of the vocabulary; where there are none, one that stands for no token.
+void Loader::load_eagle3_head(int64_t num_rows, std::span<const TokenId> tokens, MtpWeights* mtp) {
+  Parts all, own;
+  add_projection("", "lm_head", num_rows, c_.hidden_size, false, &all);
+  mtp->head_tokens.assign(tokens.begin(), tokens.end());
+  if (!is_rank_ || !reader_.status().ok()) {
+    mtp->lm_head = make(all, WeightRole::kVocabulary);
+    return;
+  }
+  if (tokens.empty()) {
+    mtp->lm_head = make(rows_of(all, share_.vocab), WeightRole::kVocabulary);
+    return;
+  }
+  mtp->head_tokens.clear();
+  const auto add_rows = [&](int64_t begin, int64_t end) {
+    if (begin < end) own.add(slice_rows(all.weights[0], begin, end - begin), {}, false);
+  };
+  int64_t begin = 0;  // of rows that lie side by side
+  for (int64_t i = 0; i < num_rows; ++i) {
+    const TokenId token = tokens[static_cast<size_t>(i)];
+    if (share_.vocab.holds(token)) {
+      mtp->head_tokens.push_back(static_cast<TokenId>(token - share_.vocab.begin));
+      continue;
+    }
+    add_rows(begin, i);
+    begin = i + 1;
+  }
+  add_rows(begin, num_rows);
+  if (mtp->head_tokens.empty()) {
+    mtp->head_tokens.push_back(-1);
+    add_rows(0, 1);
+  }
+  mtp->lm_head = make(own, WeightRole::kVocabulary);
+}
+
+Status Loader::load_eagle3(int64_t num_head_rows, std::span<const TokenId> head_tokens, ModelWeights* weights) {
   const int64_t hidden = c_.hidden_size, size = c_.intermediate_size;
   const std::string prefix = reader_.find("", "midlayer.|layers.0.", "hidden_norm.weight");
   MtpWeights& mtp = weights->mtp;
-  Parts all, of_embedding, of_hidden;
+  Parts all;
   add_projection("", "fc", hidden, 3 * hidden, false, &all);
   for (int64_t i = 0; i < 3 && reader_.status().ok(); ++i) {
     const TensorView columns = reader_.columns(all.weights[0], i * hidden, hidden);
@@ -52,26 +110,14 @@ Status Loader::load_eagle3(int64_t num_head_tokens, ModelWeights* weights) {
   norm(prefix, "input_layernorm", &mtp.embedding_norm);
   norm(prefix, "hidden_norm", &mtp.hidden_norm);
   LayerWeights& layer = weights->layers.emplace_back();
-  Parts qkv;
-  add_projection(prefix, names_.q, c_.q_size(), 2 * hidden, c_.qkv_bias, &qkv);
-  for (const char* const name : {names_.k, names_.v})
-    add_projection(prefix, name, c_.kv_size(), 2 * hidden, c_.qkv_bias, &qkv);
-  if (!reader_.status().ok()) return reader_.status();
-  for (const TensorView& weight : qkv.weights) {
-    of_embedding.add(reader_.columns(weight, 0, hidden), {}, false);
-    of_hidden.add(reader_.columns(weight, hidden, hidden), {}, false);
-  }
-  layer.qkv = maker_.make_linear(of_embedding.weights, qkv.biases, WeightRole::kProjection);
-  mtp.hidden_qkv = make(of_hidden);
+  load_eagle3_qkv(prefix, weights);
   Parts o;
   add_projection(prefix, names_.o, hidden, c_.o_size_of(0), c_.o_bias, &o);
-  layer.o = make(o);
+  layer.o = make_sum(std::move(o), {share_.q_heads.begin * c_.head_dim, share_.q_heads.end * c_.head_dim});
   norm(prefix, names_.mlp_norm, &layer.mlp_norm);
-  load_mlp({prefix, names_.gate, names_.up, names_.gate_up, names_.down}, size, {0, size}, &layer);
+  load_mlp({prefix, names_.gate, names_.up, names_.gate_up, names_.down}, size, share_.mlp, &layer);
   norm("", "norm", &mtp.norm);
-  Parts head;
-  add_projection("", "lm_head", num_head_tokens, hidden, false, &head);
-  mtp.lm_head = make(head, WeightRole::kVocabulary);
+  load_eagle3_head(num_head_rows, head_tokens, &mtp);
   return reader_.status();
 }
 
@@ -92,8 +138,13 @@ void Loader::load_mtp(const std::string& prefix, const std::string& head, ModelW
   norm(folder, names.norm, &mtp.norm);
   const std::string own_head = layer + "shared_head.head.weight";
   if (is_folder || !reader_.has(own_head)) return;
-  const TensorView own = reader_.read(reader_.tensor(own_head, {c_.vocab_size, hidden}));
-  const TensorView shared = reader_.read(reader_.tensor(head + ".weight", {c_.vocab_size, hidden}));
+  const auto read_rows = [&](const std::string& name) {
+    const TensorView all = reader_.tensor(name, {c_.vocab_size, hidden});
+    return reader_.read(is_rank_ && reader_.status().ok()
+                            ? slice_rows(all, share_.vocab.begin, share_.vocab.count())
+                            : all);
+  };
+  const TensorView own = read_rows(own_head), shared = read_rows(head + ".weight");
   if (!reader_.status().ok()) return;
   const auto bytes = static_cast<size_t>(own.rows * own.row_bytes());
   const bool is_alike = own.dtype == shared.dtype && own.blocks == shared.blocks;

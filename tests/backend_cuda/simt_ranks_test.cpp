@@ -14,11 +14,14 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/divided_rows.h"
 #include "core/rank_part.h"
+#include "model/eagle_layer.h"
 #include "tests/backend_cuda/ranks_job.h"
 #include "tests/support/all_schedules.h"
 #include "tests/support/compare.h"
+#include "tests/support/draft_layer_trial.h"
 #include "tests/support/forked_ranks.h"
 #include "tests/support/golden.h"
+#include "tests/support/medusa_golden.h"
 #include "tests/support/plan_builder.h"
 
 namespace llmb::test {
@@ -103,6 +106,29 @@ TEST_CASE("golden models over two and four GPUs: the reference's tokens and log 
   }
   MESSAGE(num_divided << " divided");
   CHECK(num_divided >= 12);
+}
+
+TEST_CASE("heads and layers behind the last one, which draft, give their definitions' best tokens") {
+  const std::string fixtures = source_dir() + "/data/fixtures/";
+  const auto over_ranks = [](const ModelConfig& config, const LoadOptions& options) {
+    return load_forked_ranks(ForkedRanksOptions(), config, options);
+  };
+  check_medusa_golden(*over_ranks(config_of_dir(medusa_fixture_model()), medusa_golden_options()), 1e-3);
+  for (const std::string name : {"mtp/deepseek_v3", "mtp/qwen3_next", "eagle/llama-gqa", "eagle/llama-gqa-3"}) {
+    CAPTURE(name);
+    LoadOptions options = draft_layer_options(fixtures + name, 8);
+    if (name.starts_with("eagle")) options.model_dir = fixture("llama-gqa"), options.eagle_dir = fixtures + name;
+    ModelConfig config = config_of_dir(options.model_dir);
+    config.mtp.is_used = true;
+    if (!options.eagle_dir.empty()) EagleFiles::open(options.eagle_dir, config).value().describe(&config);
+    const auto backend = over_ranks(config, options);
+    const auto lines = read_json_lines(fixtures + name + "/golden.jsonl");
+    for (size_t i = 0; i < lines.size(); i += 3) {
+      DraftLayerTrial trial(*backend, lines[i], i % 2 == 0 ? 64 : 5);
+      trial.read_prompt();
+      trial.check_guesses(i % 2 == 0);
+    }
+  }
 }
 
 TEST_CASE("deterministic: bytes do not depend on the timing of any call, nor on the schedule") {

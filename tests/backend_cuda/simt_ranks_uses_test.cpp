@@ -12,12 +12,14 @@
 #include "core/layer_groups.h"
 #include "engine/engine.h"
 #include "model/config_loader.h"
+#include "model/eagle_layer.h"
 #include "tests/backend_cuda/drafted_job.h"
 #include "tests/backend_cuda/ranks_job.h"
 #include "tests/support/beam_lines.h"
 #include "tests/support/forked_ranks.h"
 #include "tests/support/golden.h"
 #include "tests/support/listed_requests.h"
+#include "tests/support/medusa_golden.h"
 #include "tests/support/scheduled_run.h"
 #include "tests/support/toy_constraint.h"
 #include "tests/support/window_requests.h"
@@ -170,6 +172,23 @@ TEST_CASE("drafts by lookup, by a model, by the model's first layers and by look
                              .looks_up = true});
     CHECK(metrics.drafters.back().num_drafted > 0);
   }
+}
+
+TEST_CASE("drafts by heads and by layers behind the last one change no byte") {
+  uint64_t seed = 10;
+  const auto check = [&seed](EngineJobOptions o, DraftSetup setup) {
+    o.make_backend = [&seed] { return std::make_unique<RanksAtWork>(delayed(seed++)); };
+    setup.max_model_len = 32, setup.num_blocks = 12, setup.max_num_batched_tokens = 16;
+    CHECK(check_same_bytes(o, setup).drafters.back().num_drafted > 20);
+  };
+  check(deterministic_cuda_job(medusa_fixture_model()),
+        {.by = DraftBy::kMedusa, .heads = medusa_fixture(), .max_tokens = 6});
+  const std::string fixtures = source_dir() + "/data/fixtures/";
+  check(deterministic_cuda_job(fixtures + "mtp/deepseek_v3"), {.by = DraftBy::kLayers, .max_tokens = 3});
+  EngineJobOptions eagle = deterministic_cuda_job(fixture("llama-gqa"));
+  eagle.load.eagle_dir = fixtures + "eagle/llama-gqa-3";
+  EagleFiles::open(eagle.load.eagle_dir, eagle.config).value().describe(&eagle.config);
+  check(eagle, {.by = DraftBy::kLayers, .max_tokens = 3});
 }
 
 }  // namespace

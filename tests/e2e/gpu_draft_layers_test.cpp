@@ -79,11 +79,11 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("over several GPUs a layer behind the last one is refused by name") {
+TEST_CASE("over stages of GPUs a layer behind the last one is refused by name") {
   const ProcessResult result =
-      run_process(command("mtp/glm4_moe", {"--speculative", "mtp", "--tensor-parallel-size", "2"}), lines(1));
+      run_process(command("mtp/glm4_moe", {"--speculative", "mtp", "--pipeline-parallel-size", "2"}), lines(1));
   CHECK(result.exit_code == 4);
-  CHECK(result.err.find("a layer behind the last one that drafts (mtp, eagle): not over several ranks yet") !=
+  CHECK(result.err.find("a layer behind the last one that drafts (mtp, eagle): not over stages or context ranks yet") !=
         std::string::npos);
 }
 

@@ -134,6 +134,31 @@ TEST_CASE("a job that is killed again and again, with and without the layer") {
   }
 }
 
+TEST_CASE("over tensor-parallel ranks drafts by heads and by layers change no byte") {
+  const std::string input = lines(12), fixtures = source_dir() + "/data/fixtures/";
+  std::vector<DraftingModel> models = drafting_models();
+  models.push_back({fixtures + "models/llama-gqa", "medusa:" + fixtures + "medusa"});
+  int64_t num_accepted = 0;
+  for (size_t m = 0; m < models.size(); ++m) {
+    const auto& [model, drafter] = models[m];
+    CAPTURE(drafter);
+    CAPTURE(model);
+    const auto run = [&](std::vector<std::string> flags) {
+      flags.insert(flags.end(), {"--tensor-parallel-size", "2"});
+      const ProcessResult result = run_process(command(model, flags), input);
+      REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+      return result.out;
+    };
+    const std::string plain = run({"--speculative", "none"});
+    std::vector<std::string> flags = schedules()[m % schedules().size()];
+    flags.insert(flags.end(), {"--speculative", drafter});
+    const std::string drafted = run(flags);
+    CHECK(stable_output(drafted) == stable_output(plain));
+    num_accepted += sum_of_metric(drafted, "accepted_tokens");
+  }
+  CHECK(num_accepted > 0);
+}
+
 TEST_CASE("a layer that knows nothing costs no byte, and swapped blocks hold what it needs") {
   const TemporaryDirectory dir;
   copy_with_zeros(kModels + "glm4_moe", "model.layers.2.eh_proj.weight", dir);
@@ -168,8 +193,8 @@ TEST_CASE("what cannot draft so is refused in one line, before anything runs") {
   contains(refusal(kModel, {}), "mtp: a model of type \"llama\" has no layer that predicts further tokens");
   contains(refusal(source_dir() + "/data/fixtures/models/qwen3_next", {}), "\"mtp.");
   contains(refusal(source_dir() + "/data/fixtures/models/deepseek_v3", {}), "\"model.layers.2.");
-  contains(refusal(kModels + "glm4_moe", {"--tensor-parallel-size", "2"}, 2),  // and how the job ended
-           "a layer behind the last one that drafts (mtp, eagle): not over several ranks yet");
+  contains(refusal(kModels + "glm4_moe", {"--pipeline-parallel-size", "2"}, 2),  // and how the job ended
+           "a layer behind the last one that drafts (mtp, eagle): not over stages or context ranks yet");
   contains(refusal(kModels + "glm4_moe", {"--device", "ledger"}), "drafts on the CPU");
   contains(refusal(kModels + "glm4_moe", {"--task", "embed", "--pooling", "mean"}), "mtp");
 }

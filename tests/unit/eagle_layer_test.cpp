@@ -14,6 +14,7 @@
 #include "tests/support/draft_layer_trial.h"
 #include "tests/support/golden.h"
 #include "tests/support/process.h"
+#include "tests/support/thread_ranks.h"
 
 namespace llmb::test {
 
@@ -57,6 +58,14 @@ TEST_CASE("a layer of EAGLE's gives its definition's best tokens, one behind the
       options.eagle_dir = layer_of(layer);
       const auto backend = loaded(make_cpu_backend(), config, options);
       check_draft_layer(*backend, lines);
+    }
+    for (const int32_t size : {2, 4}) {  // ranks
+      if (!check_ranks(config, size, 1).ok() || (size == 4 && layer != "llama-gqa-3")) continue;
+      CAPTURE(size);
+      LoadOptions options = draft_layer_options(kFixtures + "models/" + model, 4);
+      options.num_threads = 1;
+      options.eagle_dir = layer_of(layer);
+      check_draft_layer(*loaded(make_thread_ranks(size), config, options), lines);
     }
   }
 }

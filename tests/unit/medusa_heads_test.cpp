@@ -10,6 +10,7 @@
 #include "tests/support/medusa_golden.h"
 #include "tests/support/medusa_heads.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/thread_ranks.h"
 #include "tests/support/tiny_model.h"
 
 namespace llmb::test {
@@ -27,6 +28,8 @@ TEST_CASE("heads give the published definition's best tokens and their probabili
   const auto config = load_model_config(medusa_fixture_model());
   REQUIRE(config.ok());
   check_medusa_golden(*loaded(make_cpu_backend(), *config, medusa_golden_options()), 1e-4);
+  for (const int32_t size : {2, 4})  // ranks
+    check_medusa_golden(*loaded(make_thread_ranks(size), *config, medusa_golden_options()), 1e-4);
 }
 
 TEST_CASE("heads are found with and without a name in front, as many as config.json says") {

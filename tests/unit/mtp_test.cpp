@@ -14,6 +14,7 @@
 #include "tests/support/draft_layer_trial.h"
 #include "tests/support/golden.h"
 #include "tests/support/plan_builder.h"
+#include "tests/support/thread_ranks.h"
 
 namespace llmb::test {
 
@@ -47,6 +48,19 @@ TEST_CASE("the layer behind the last one gives its definition's best tokens, one
       const auto backend = loaded(make_cpu_backend(), config, draft_layer_options(dir, block_size));
       check_draft_layer(*backend, lines);
     }
+  }
+}
+
+TEST_CASE("over tensor-parallel ranks the layer gives its definition's best tokens, too") {
+  for (const std::string& dir : mtp_models()) {
+    CAPTURE(dir);
+    const ModelConfig config = config_of(dir);
+    LoadOptions options = draft_layer_options(dir, 4);
+    options.num_threads = 1;
+    check_draft_layer(*loaded(make_thread_ranks(2), config, options), read_json_lines(dir + "/golden.jsonl"));
+    const RankPart stages = {.num_stages = 2}, context = {.context_size = 2};
+    for (const RankPart& grid : {stages, context})
+      CHECK(check_ranked_load(config, options, grid).code() == StatusCode::kUnsupported);
   }
 }
 

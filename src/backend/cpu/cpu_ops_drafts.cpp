@@ -23,7 +23,8 @@ void CpuOps::spread_logits(Rows from, std::span<const TokenId> tokens, int64_t r
     const float* const x = floats(from.from(row));
     float* const y = floats(to.from(row));
     std::fill_n(y, to.width, -1e30f);
-    for (size_t i = 0; i < tokens.size(); ++i) y[tokens[i]] = x[i];
+    for (size_t i = 0; i < tokens.size(); ++i)
+      if (tokens[i] >= 0) y[tokens[i]] = x[i];
   });
 }
 

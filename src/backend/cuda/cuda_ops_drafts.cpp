@@ -64,7 +64,8 @@ void CudaOps::previous_hidden(int64_t rows, Rows out) {
 void CudaOps::set_head_tokens(std::span<const TokenId> tokens) {
   if (tokens.empty()) return;
   std::vector<int32_t> known_as(static_cast<size_t>(options_.vocab_size), -1);
-  for (size_t i = 0; i < tokens.size(); ++i) known_as[static_cast<size_t>(tokens[i])] = static_cast<int32_t>(i);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] >= 0) known_as[static_cast<size_t>(tokens[i])] = static_cast<int32_t>(i);
   known_as_ = upload_array(known_as, stream_);
 }
 
