@@ -2,25 +2,10 @@
 // the answer begins with are accepted, and one token more is given, as a step that verifies them does.
 //   bench_lookup MODEL_DIR INPUT.jsonl OUTPUT.jsonl [--tokens K]
 // INPUT has lines {"prompt": …}, OUTPUT the records, made with --return-token-ids. Prints drafted and accepted tokens
-// and tokens a step for the suffix automaton of each row's own text; for the drafter of --speculative lookup, whose
-// automata also have the answers that ended, one row after the other; and for n-gram lookup (the first place of the
-// longest of the last 4 to 1 tokens, as vLLM's). And the own text's automaton's time and memory for a token.
-//
-// 2026-11-23, 2-core Intel Xeon (Emerald Rapids), busy with other work; the bundled model's answers, 8 drafts a step:
-//   llm-batch -m data/model --temperature 0 --max-tokens 128 --return-token-ids SET.jsonl -o SET.out.jsonl
-//   bench_lookup data/model SET.jsonl SET.out.jsonl
-// Tokens answered, and accepted tokens beside n-gram lookup's (x), by the own text alone and with ended answers; first
-// each question as a chat, <|user|>…<|end|><|assistant|>, then bare. Of mt_bench the first turns.
-//   gsm8k                          6436  1.118  1.942      8589  1.233  5.170
-//   humaneval                       764  1.730  5.622      1341  1.137  1.657
-//   mt_bench                        503  1.110  1.505      1414  1.215  2.061
-//   bbh/date_understanding         3001  2.401  6.096      1178  1.163  1.517
-//   bbh/multistep_arithmetic_two   2100  1.160  3.006     12088  1.166  1.294
-//   bbh/navigate                   2633  1.171  3.734       754  1.061  2.696
-//   bbh/word_sorting               1882  1.051  1.385      4339  1.067  1.217
-// At most 1.3 us and 63.0 bytes a token.
-// 2026-11-28, 2-core AMD EPYC (Zen 5), busy: the own text alone 1.057 to 2.368 (below 1.1: word_sorting in both forms and
-// navigate, bare), with ended answers 1.232 to 6.010; at most 1.4 us and 63.0 bytes a token.
+// and tokens a step for the drafter of --speculative lookup over each row's own text alone; for the same with answers
+// that ended, as a run has it, one row after the other; and for n-gram lookup, the first place of the longest of the last
+// 4 to 1 tokens, of 2 to 1 (transformers' prompt lookup), and of 4 or of 5 (vLLM's example and its default). And the
+// drafter's time and its automata's memory for a token. Figures: data/measurements.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -94,20 +79,27 @@ Judged judge(const std::vector<Recorded>& recorded, const std::function<Tokens(c
   return judged;
 }
 
-Tokens ngram_lookup(const Tokens& text, int32_t count) {
-  const auto size = static_cast<int64_t>(text.size());
-  for (int64_t n = std::min<int64_t>(4, size - 1); n >= 1; --n) {
-    const auto at = std::search(text.begin(), text.end() - 1, text.end() - n, text.end());
-    if (at == text.end() - 1) continue;
-    const auto begin = at + n;
-    return {begin, begin + std::min<std::ptrdiff_t>(count, text.end() - begin)};
+// The first place where the longest of the last `most` to `least` tokens stand.
+struct NgramLookup {
+  const char* name;
+  int32_t most, least;
+  Tokens draft(const Tokens& text, int32_t count) const {
+    const auto size = static_cast<int64_t>(text.size());
+    for (int64_t n = std::min<int64_t>(most, size - 1); n >= least; --n) {
+      const auto at = std::search(text.begin(), text.end() - 1, text.end() - n, text.end());
+      if (at == text.end() - 1) continue;
+      const auto begin = at + n;
+      return {begin, begin + std::min<std::ptrdiff_t>(count, text.end() - begin)};
+    }
+    return {};
   }
-  return {};
-}
+};
 
 // As a run of one row at a time.
 class LookupInRun {
  public:
+  explicit LookupInRun(int32_t max_answer_tokens) : drafter_(clock_, max_answer_tokens) {}
+
   Tokens draft(const Tokens& text, bool is_new, int32_t count) {
     if (is_new) {
       if (sequence_) drafter_.forget(*sequence_);
@@ -117,13 +109,16 @@ class LookupInRun {
           std::make_unique<llmb::Sequence>(next_id_++, 0, std::move(request), llmb::BlockTable(16), INT32_MAX, 0);
     }
     sequence_->output_tokens.assign(text.begin() + sequence_->num_prompt_tokens(), text.end());
+    const double begin_ms = clock_.now_ms();
     learn();
     guess_ = {};
     num_outputs_ = sequence_->num_output_tokens();
     const llmb::Sequence* const one = sequence_.get();
     drafter_.draft({&one, 1}, {count, 0}, {&guess_, 1});
+    took_ms_ += clock_.now_ms() - begin_ms;
     return guess_.tokens;
   }
+  double took_ms() const { return took_ms_; }
 
  private:
   // How the guess before was; the last one of a row teaches nothing.
@@ -139,20 +134,34 @@ class LookupInRun {
   }
 
   const llmb::SteadyClock clock_;
-  llmb::LookupDrafter drafter_{clock_};
+  llmb::LookupDrafter drafter_;
   std::unique_ptr<llmb::Sequence> sequence_;
   llmb::Guess guess_;
   int32_t num_outputs_ = 0;
   int64_t next_id_ = 0;
+  double took_ms_ = 0;
 };
 
 double ratio(int64_t a, int64_t b) { return static_cast<double>(a) / static_cast<double>(std::max<int64_t>(1, b)); }
 
 void print(const char* name, const Judged& j) {
-  std::printf("%-18s %lld tokens in %lld steps, %.3f a step; %lld drafted, %lld accepted (%.1f %%)\n", name,
+  std::printf("%-28s %lld tokens in %lld steps, %.3f a step; %lld drafted, %lld accepted (%.1f %%)\n", name,
               static_cast<long long>(j.num_tokens), static_cast<long long>(j.num_steps),
               ratio(j.num_tokens, j.num_steps), static_cast<long long>(j.num_drafted),
               static_cast<long long>(j.num_accepted), 100 * ratio(j.num_accepted, j.num_drafted));
+}
+
+// Tokens, and bytes of the automata of texts of their own.
+std::pair<int64_t, int64_t> memory_of(const std::vector<Recorded>& recorded) {
+  int64_t num_tokens = 0, num_bytes = 0;
+  for (const Recorded& one : recorded) {
+    SuffixAutomaton automaton;
+    for (const Tokens* text : {&one.prompt, &one.answer})
+      for (const llmb::TokenId token : *text) automaton.append(token);
+    num_tokens += automaton.size();
+    num_bytes += automaton.num_bytes();
+  }
+  return {num_tokens, num_bytes};
 }
 
 }  // namespace
@@ -160,11 +169,11 @@ void print(const char* name, const Judged& j) {
 int main(int argc, char** argv) {
   CLI::App app("drafts by lookup, judged on recorded answers");
   std::string model_dir, input, output;
-  int32_t count = 8;
+  int32_t count = 16;
   app.add_option("model_dir", model_dir)->required();
   app.add_option("input", input)->required();
   app.add_option("output", output)->required();
-  app.add_option("--tokens", count, "drafted in a step, at most");
+  app.add_option("--tokens", count, "drafted in a step, at most; default 16, as --num-speculative-tokens");
   CLI11_PARSE(app, argc, argv);
   const auto tokenizer = llmb::Tokenizer::load(model_dir);
   if (!tokenizer.ok()) {
@@ -172,31 +181,23 @@ int main(int argc, char** argv) {
     return 4;
   }
   const std::vector<Recorded> recorded = read_answers(**tokenizer, input, output);
-  SuffixAutomaton automaton;
-  int64_t num_bytes = 0, num_appended = 0;
-  double ms = 0;
-  const llmb::SteadyClock clock;
-  const Judged by_automaton = judge(recorded, [&](const Tokens& text, bool is_new) {
-    if (is_new) num_bytes += automaton.num_bytes(), num_appended += automaton.size();
-    const double begin_ms = clock.now_ms();
-    if (is_new) automaton = SuffixAutomaton();
-    for (size_t at = automaton.size(); at < text.size(); ++at) automaton.append(text[at]);
-    Tokens drafts;
-    automaton.continue_match(automaton.repeated_end(), count, &drafts);
-    ms += clock.now_ms() - begin_ms;
-    return drafts;
-  });
-  num_bytes += automaton.num_bytes();
-  num_appended += automaton.size();
-  const Judged by_ngram = judge(recorded, [&](const Tokens& text, bool) { return ngram_lookup(text, count); });
-  LookupInRun in_run;
-  const Judged by_drafter =
-      judge(recorded, [&](const Tokens& text, bool is_new) { return in_run.draft(text, is_new, count); });
-  print("suffix automaton", by_automaton);
-  print("with ended answers", by_drafter);
-  print("n-gram lookup", by_ngram);
-  std::printf("accepted tokens: %.3f x, with ended answers %.3f x; automaton: %.3f us and %.1f bytes a token\n",
-              ratio(by_automaton.num_accepted, by_ngram.num_accepted),
-              ratio(by_drafter.num_accepted, by_ngram.num_accepted),
-              1000 * ms / static_cast<double>(std::max<int64_t>(1, num_appended)), ratio(num_bytes, num_appended));
+  const auto judge_run = [&](LookupInRun&& run) {
+    const Judged judged = judge(recorded, [&](const Tokens& text, bool is_new) { return run.draft(text, is_new, count); });
+    return std::pair(judged, run.took_ms());
+  };
+  const auto [own, own_ms] = judge_run(LookupInRun(0));
+  const auto [ended, ended_ms] = judge_run(LookupInRun(1 << 19));
+  print("own text", own);
+  print("with ended answers", ended);
+  const auto [num_tokens, num_bytes] = memory_of(recorded);
+  std::printf("%.3f us a token, with ended answers %.3f; %.1f bytes a token\n",
+              1000 * own_ms / static_cast<double>(std::max<int64_t>(1, num_tokens)),
+              1000 * ended_ms / static_cast<double>(std::max<int64_t>(1, num_tokens)), ratio(num_bytes, num_tokens));
+  for (const NgramLookup& lookup : {NgramLookup{"n-gram lookup, 4 to 1", 4, 1}, NgramLookup{"n-gram lookup, 2 to 1", 2, 1},
+                                    NgramLookup{"n-gram lookup, 4", 4, 4}, NgramLookup{"n-gram lookup, 5", 5, 5}}) {
+    const Judged other = judge(recorded, [&](const Tokens& text, bool) { return lookup.draft(text, count); });
+    print(lookup.name, other);
+    std::printf("  accepted tokens beside it: %.3f x, with ended answers %.3f x\n",
+                ratio(own.num_accepted, other.num_accepted), ratio(ended.num_accepted, other.num_accepted));
+  }
 }
