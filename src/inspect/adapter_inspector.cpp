@@ -136,6 +136,9 @@ Status inspect_adapter(const std::string& path, const std::string& model) {
   LLMB_RETURN_IF_ERROR(adapter.check_values());
   std::printf("fits          %s: %lld modules\n", escape_control(model).c_str(),
               static_cast<long long>(adapter.num_modules()));
+  if (adapter.num_left_out() > 0)
+    std::printf("left out      %lld tensors of a part that sees or hears, which no text reaches\n",
+                static_cast<long long>(adapter.num_left_out()));
   return {};
 }
 

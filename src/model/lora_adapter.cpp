@@ -50,6 +50,16 @@ Result<TensorView> gguf_lora_view(const GgufTensor& tensor, const std::vector<in
   return unsupported(name + " has type " + type + ": convert the adapter with --outtype f16, bf16 or f32");
 }
 
+// Whether a module is of the part of a model that makes something of images or sounds. No text goes through it, as none
+// of its weights is loaded.
+bool is_of_other_input(std::string_view module) {
+  if (module.starts_with("model.")) module.remove_prefix(6);
+  for (const std::string_view folder : {"visual.", "vision_tower.", "vision_model.", "multi_modal_projector.",
+                                        "mm_projector.", "audio_tower.", "embed_vision.", "embed_audio."})
+    if (module.starts_with(folder)) return true;
+  return false;
+}
+
 bool is_all_finite(const TensorView& view) {
   std::vector<float> row(view.cols);
   for (int64_t i = 0; i < view.rows; ++i) {
@@ -121,12 +131,18 @@ Status LoraReader::place_tensors(const Checkpoint& checkpoint, LoraAdapter* adap
   const std::vector<std::string> names = checkpoint.names();
   if (names.empty()) return data_loss("holds no tensors");
   for (const std::string& name : names) LLMB_RETURN_IF_ERROR(place_tensor(checkpoint, name, adapter));
+  if (adapter->num_left_out_ == static_cast<int64_t>(names.size()))
+    return unsupported("holds nothing but tensors of a part that sees or hears, which no text reaches");
   return {};
 }
 
 Status LoraReader::place_tensor(const Checkpoint& checkpoint, const std::string& name, LoraAdapter* adapter) const {
   if (!name.starts_with(kModulePrefix))
     return invalid_argument("tensor " + name + ": expected a name that begins with " + std::string(kModulePrefix));
+  if (is_of_other_input(std::string_view(name).substr(kModulePrefix.size()))) {
+    ++adapter->num_left_out_;
+    return {};
+  }
   for (const TensorNames& names : {kLinearNames, kEmbeddingNames}) {
     if (name.ends_with(names.a))
       return add_module(checkpoint,

@@ -68,6 +68,7 @@ class LoraAdapter {
   bool is_merged() const { return is_merged_; }
   const LoraModule* embedding() const { return embedding_ ? &*embedding_ : nullptr; }
   int64_t num_modules() const;
+  int64_t num_left_out() const { return num_left_out_; }  // tensors of a part that sees or hears, which no text reaches
   int64_t num_parameters() const;
   int64_t max_rank() const;
 
@@ -88,6 +89,7 @@ class LoraAdapter {
   std::vector<std::vector<LoraModule>> modules_;  // by adapted_product_index()
   std::optional<LoraModule> embedding_;
   std::vector<BaseTable> base_tables_;
+  int64_t num_left_out_ = 0;
   bool is_merged_ = false;
 };
 

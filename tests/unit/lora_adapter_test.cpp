@@ -21,6 +21,8 @@
 #include "model/config_loader.h"
 #include "model/lora_places.h"
 #include "tests/support/adapted_models.h"
+#include "tests/support/process.h"
+#include "tests/support/raw_safetensors.h"
 #include "tests/support/temp_dir.h"
 
 namespace llmb::test {
@@ -166,6 +168,31 @@ TEST_CASE("FAULTS 36: wrong bases, ranks, tensors and values are refused with th
   CHECK(has(missing.refusal(), "pickled"));
   fs::remove(missing.path("adapter_config.json"));
   CHECK(has(missing.refusal(), "adapter_config.json"));
+}
+
+TEST_CASE("modules of a part that sees are left out, as no text reaches it; an adapter of these alone is refused") {
+  const auto write = [](const std::string& dir, const std::vector<std::string>& modules) {
+    std::vector<RawTensor> tensors;
+    for (const std::string& module : modules)
+      for (const auto& [suffix, rows, cols] : {std::tuple(".lora_A.weight", 2, 32), {".lora_B.weight", 64, 2}})
+        tensors.push_back({"base_model.model." + module + suffix, "BF16", {rows, cols},
+                           std::string(static_cast<size_t>(2 * rows * cols), '\x01')});
+    write_file(dir + "/adapter_config.json", R"({"peft_type":"LORA","r":2})");
+    write_file(dir + "/adapter_model.safetensors", raw_safetensors(tensors));
+  };
+  const ModelConfig config = load_model_config(fixtures() + "models/qwen3_5").value();
+  const std::string q = "model.language_model.layers.1.self_attn.q_proj", visual = "model.visual.blocks.0.attn.qkv";
+  const TempDir dir;
+  write(dir.path(), {q, visual});
+  const auto adapter = LoraAdapter::open(dir.path(), config);
+  REQUIRE_MESSAGE(adapter.ok(), adapter.status().message());
+  CHECK(adapter->num_modules() == 1);
+  CHECK(adapter->num_left_out() == 2);
+  CHECK(adapter->num_parameters() == 2 * (32 + 64));
+  CHECK(adapter->modules(1, Projection::kQkv).size() == 1);
+  CHECK(adapter->modules(1, Projection::kMixedGate).size() == 1);
+  write(dir.path(), {visual});
+  CHECK(has(LoraAdapter::open(dir.path(), config).status().message(), "which no text reaches"));
 }
 
 TEST_CASE("a library finds adapters by name, checks each once, and keeps what is wrong with one") {
