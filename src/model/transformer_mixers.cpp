@@ -121,6 +121,7 @@ void Transformer::finish_state(int32_t layer, int64_t num_tokens) {
     return ops_.multiply_by_gate(GateKind::kSilu, out, gate, num_tokens);
   }
   ops_.multiply_by_gate(GateKind::kSilu, out, gate, num_tokens);
+  if (config_.state.num_norms == 1) return ops_.rms_norm_over_ranks(out, 0, *w.state_norms[0], eps_, num_tokens);
   for (size_t i = 0; i < w.state_norms.size(); ++i)
     ops_.rms_norm_groups(out, static_cast<int64_t>(i) * w.state_norms[i]->rows().width, 1, *w.state_norms[i], eps_,
                          num_tokens);

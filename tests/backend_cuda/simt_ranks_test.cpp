@@ -31,7 +31,7 @@ constexpr int32_t kMaxNumBatchedTokens = 64;
 const std::set<std::string> kKinds = {"llama-gqa", "llama-mqa-tied", "qwen2",      "gemma2",      "olmo2",
                                       "qwen3_moe", "gpt_oss",        "phi3",       "gpt2",        "bloom",
                                       "falcon",    "starcoder2",     "lfm2",       "deepseek_v3", "qwen3_next",
-                                      "gemma4",    "gemma4-experts", "gemma4-keys"};
+                                      "gemma4",    "gemma4-experts", "gemma4-keys", "granitemoehybrid-dense"};
 
 LoadOptions rank_options(const std::string& dir, const ModelConfig& config, DType dtype) {
   LoadOptions options;

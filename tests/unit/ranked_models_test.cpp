@@ -188,7 +188,7 @@ TEST_CASE("adapters: PEFT's tokens and log probabilities over ranks, and over st
 }
 
 TEST_CASE("adapters of models with recurrent states and gated attention: one process's tokens, in any steps") {
-  for (const std::string name : {"qwen3_5-text", "qwen3_next", "lfm2", "granitemoehybrid"}) {
+  for (const std::string name : {"qwen3_5-text", "qwen3_next", "lfm2", "granitemoehybrid", "granitemoehybrid-dense"}) {
     CAPTURE(name);
     const TempDir dir;
     const AdaptedModel model = random_adapted_model(name, dir.path());

@@ -89,7 +89,8 @@ void CudaRanks::allocate_parts(const ModelConfig& whole) {
                  uint8_t* const mail = sample_mail_.data<uint8_t>();
                  tensor_->all_gather(mail + tensor_->rank() * bytes, bytes, mail, stream_);
                }};
-  if (whole.qk_norm == QkNorm::kAllHeads)
+  const bool norms_states = whole.state.kind == StateKind::kMamba2 && whole.state.num_norms == 1;
+  if (whole.qk_norm == QkNorm::kAllHeads || norms_states)
     square_sums_ = cuda::DeviceMemory((size + 1) * (limits_.max_num_tokens + 1) * int64_t{sizeof(float)});
 }
 
