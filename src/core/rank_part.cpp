@@ -142,12 +142,13 @@ Status check_layers(const ModelConfig& config, int32_t size) {
   return {};
 }
 
-// Layers may take something from others than the one before them.
+// Layers may take something from others than the one before them, and tokens from those behind them.
 Status check_links(const ModelConfig& config) {
   const auto refused = [&](const char* what) {
     return unsupported("model_type \"" + config.model_type + "\" has " + what +
                        ", which ranks do not divide yet; use --tensor-parallel-size");
   };
+  if (config.is_encoder) return refused("an encoder");
   if (config.hidden_size_per_layer_input > 0) return refused("inputs of layers");
   for (const LayerConfig& layer : config.layers)
     if (layer.kv_layer >= 0) return refused("layers with the keys and values of others");
@@ -161,7 +162,6 @@ Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_s
   const auto refused = [&](const char* what) {
     return unsupported("model_type \"" + config.model_type + "\" has " + what + ", which ranks do not divide yet");
   };
-  if (config.is_encoder) return refused("an encoder");
   if (num_stages * context_size > 1) LLMB_RETURN_IF_ERROR(check_links(config));
   if (config.has_states() && context_size > 1) return refused("recurrent states, whose rows follow each other");
   if (config.scale_by_inverse_layer && num_stages > 1) return refused("scores that are scaled by layer");

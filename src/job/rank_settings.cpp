@@ -19,7 +19,7 @@ RankSettings rank_settings(const std::string& build, const ModelConfig& config, 
                max_seqs, max_tokens, max_drafts, max_group_drafts, verifies_trees, max_model_len, pooling, drafting_layers,
                adapters, adapter_bytes, heads_dir, eagle_dir, groups_layers, num_threads, dtype, kv_cache_dtype, cpu, cuda] = load;
   static_cast<void>(num_threads);  // each rank's own, as are a GPU's, but for what follows
-  static_cast<void>(pooling), static_cast<void>(cpu.weight_cache_dir);  // refused
+  static_cast<void>(cpu.weight_cache_dir);  // refused
   static_cast<void>(adapter_bytes);
   RankSettings s;
   const auto number = [&](const char* name, auto value) { s.emplace_back(name, std::to_string(value)); };
@@ -33,6 +33,8 @@ RankSettings rank_settings(const std::string& build, const ModelConfig& config, 
   number("max_num_batched_tokens", max_tokens);
   number("max_num_drafts", max_drafts), number("max_drafts_per_group", max_group_drafts), number("verifies_trees", verifies_trees);
   number("max_model_len", max_model_len), number("drafting_layers", drafting_layers), number("mtp", config.mtp.is_used);
+  s.emplace_back("pooling", pooling ? pooling_name(pooling->kind) : "");
+  number("pooling_layers", pooling ? pooling->layers.size() : 0);
   s.emplace_back("heads", heads_dir), s.emplace_back("eagle", eagle_dir);
   number("adapters", adapters ? adapters->size() : 0);
   number("groups_layers", groups_layers), number("quantization", static_cast<int>(cpu.quantization));

@@ -21,6 +21,7 @@
 #include "tests/support/listed_requests.h"
 #include "tests/support/medusa_golden.h"
 #include "tests/support/scheduled_run.h"
+#include "tests/support/text_jobs.h"
 #include "tests/support/toy_constraint.h"
 #include "tests/support/window_requests.h"
 
@@ -171,6 +172,26 @@ TEST_CASE("drafts by lookup, by a model, by the model's first layers and by look
                              .max_num_batched_tokens = 16,
                              .looks_up = true});
     CHECK(metrics.drafters.back().num_drafted > 0);
+  }
+}
+
+TEST_CASE("vectors of texts are sentence-transformers'") {
+  uint64_t seed = 20;
+  for (const std::string name : {"bert", "modernbert"}) {
+    CAPTURE(name);
+    const std::string dir = source_dir() + "/data/fixtures/encoders/" + name;
+    EngineJobOptions o = encoder_job(dir);
+    o.make_backend = [&seed] { return std::make_unique<RanksAtWork>(delayed(seed++)); };
+    o.load.num_threads = 1;
+    o.load.cuda.deterministic = true;
+    o.scheduler.max_model_len = o.scheduler.max_num_batched_tokens = 80;
+    std::vector<nlohmann::json> golden, lines;
+    for (const nlohmann::json& line : read_json_lines(dir + "/golden.jsonl"))
+      if (line["token_ids"].size() <= 40) golden.push_back(line), lines.push_back({{"prompt", line["text"]}});
+    const auto records = answers_to(lines, o);
+    for (size_t i = 0; i < golden.size(); ++i) CHECK(distance(records[i]["embedding"], golden[i]["embedding"]) <= 2e-6);
+    o.scheduler.max_num_seqs = 1;
+    CHECK(answers_to(lines, o) == records);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "tests/support/golden.h"
 #include "tests/support/text_jobs.h"
+#include "tests/support/thread_ranks.h"
 
 namespace llmb::test {
 namespace {
@@ -63,6 +64,16 @@ TEST_CASE("scores of texts and pairs equal transformers', whatever the schedule"
     options.scheduler.block_size = 4;
     options.scheduler.enable_prefix_caching = false;
     CHECK(answers_to(lines, options) == records);
+    options.make_backend = [] { return make_thread_ranks(2); };
+    const std::vector<json> divided = answers_to(lines, options);
+    for (size_t i = 0; i < records.size(); ++i) {
+      CAPTURE(divided[i].dump());
+      if (records[i].contains("score")) CHECK(is_near(divided[i]["score"], records[i]["score"]));
+      else CHECK(divided[i] == records[i]);
+      if (!records[i].contains("scores")) continue;
+      for (const std::string& label : labels)
+        CHECK(is_near(divided[i]["scores"][label], records[i]["scores"][label]));
+    }
   }
 }
 

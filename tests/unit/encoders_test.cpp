@@ -8,6 +8,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/text_jobs.h"
+#include "tests/support/thread_ranks.h"
 
 namespace llmb::test {
 namespace {
@@ -46,6 +47,29 @@ TEST_CASE("encoders' vectors equal sentence-transformers', and are the same byte
       CHECK(answers_to(lines, options) == records);
     }
   }
+}
+
+TEST_CASE("over tensor-parallel ranks encoders' vectors equal sentence-transformers', too") {
+  size_t num_divided = 0;
+  for (const std::string& dir : encoder_dirs()) {
+    CAPTURE(dir);
+    EngineJobOptions options = encoder_job(dir);
+    options.load.num_threads = 1;
+    if (!check_ranks(options.config, 2, 1).ok()) continue;
+    options.make_backend = [] { return make_thread_ranks(2); };
+    const std::vector<json> golden = read_json_lines(dir + "/golden.jsonl");
+    std::vector<json> lines;
+    for (const json& line : golden) lines.push_back({{"prompt", line["text"]}});
+    const std::vector<json> records = answers_to(lines, options);
+    for (size_t i = 0; i < golden.size(); ++i) {
+      REQUIRE_MESSAGE(records[i].contains("embedding"), records[i].dump());
+      CHECK(distance(records[i]["embedding"], golden[i]["embedding"]) <= 1e-6);
+    }
+    options.scheduler.max_num_seqs = 1;
+    CHECK(answers_to(lines, options) == records);
+    ++num_divided;
+  }
+  CHECK(num_divided >= 5);
 }
 
 TEST_CASE("a text as long as the model's positions is encoded, a longer one is an error or cut") {
