@@ -21,6 +21,8 @@ struct Batch {
   const ExpertsConfig& config;
   const ActivationSpec& spec;
   int64_t rows, hidden;
+  const ExpertAdapters* adapters;  // null: no row has one
+  int64_t first_row;               // of its rows
 
   int64_t num_pairs() const { return rows * config.top_k; }
   bool has(int32_t expert) const { return experts[expert].gate_up != nullptr; }
@@ -111,16 +113,56 @@ std::vector<int64_t> sort_pairs(const Batch& b, ExpertsScratch* s) {
   return start;
 }
 
-// The pairs' rows through one of the matrices of their experts.
+// Each slot's adapter; and adapted_slots, those of an expert that have one adapter beside each other.
+void place_adapters(const Batch& b, const std::vector<int64_t>& start, ExpertsScratch* s) {
+  s->adapter_of_slot.assign(static_cast<size_t>(start.back()), -1);
+  for (int64_t pair = 0; pair < b.num_pairs(); ++pair)
+    if (s->slots[pair] >= 0) s->adapter_of_slot[s->slots[pair]] = b.adapters->adapter_of_row[b.first_row + pair / b.config.top_k];
+  s->adapted_slots.clear();
+  for (int32_t e = 0; e < b.config.num_experts; ++e) {
+    const auto first = static_cast<std::ptrdiff_t>(s->adapted_slots.size());
+    for (int64_t slot = start[e]; slot < start[e + 1]; ++slot)
+      if (s->adapter_of_slot[slot] >= 0) s->adapted_slots.push_back(static_cast<int32_t>(slot));
+    std::stable_sort(s->adapted_slots.begin() + first, s->adapted_slots.end(),
+                     [&](int32_t a, int32_t c) { return s->adapter_of_slot[a] < s->adapter_of_slot[c]; });
+  }
+}
+
+// Begins a product of all slots: what adapters add to it. Null: nothing.
+const LoraWork* shrink(const Batch& b, const std::vector<int64_t>& start, const ExpertAdapters::Matrices& matrices,
+                       const float* x, int64_t in_features, ExpertsScratch* s, ThreadPool& pool) {
+  s->lora.segments.clear();
+  s->lora.row_ids = s->adapted_slots.data();
+  const auto end = static_cast<int32_t>(s->adapted_slots.size());
+  int32_t expert = 0;
+  for (int32_t i = 0, next; i < end; i = next) {
+    const int32_t slot = s->adapted_slots[i], adapter = s->adapter_of_slot[slot];
+    while (slot >= start[expert + 1]) ++expert;
+    next = i + 1;
+    while (next < end && s->adapted_slots[next] < start[expert + 1] &&
+           s->adapter_of_slot[s->adapted_slots[next]] == adapter)
+      ++next;
+    const auto of_segment = matrices[static_cast<size_t>(adapter) * b.experts.size() + expert];
+    if (!of_segment.empty()) s->lora.segments.push_back({of_segment, i, next});
+  }
+  if (s->lora.segments.empty()) return nullptr;
+  lora_shrink(x, in_features, &s->lora, pool);
+  return &s->lora;
+}
+
+// The pairs' rows through one of the matrices of their experts. added: what adapters have for it; null: no row has one.
 void run_group(const Batch& b, const std::vector<int64_t>& start, const PackedLinear* ExpertView::*matrix,
-               const std::vector<float>& x, std::vector<float>* y, ThreadPool& pool) {
+               const ExpertAdapters::Matrices* added, const std::vector<float>& x, std::vector<float>* y,
+               ExpertsScratch* s, ThreadPool& pool) {
+  const int64_t in = (any_of(b.experts).*matrix)->in_features();
+  const LoraWork* const lora = added != nullptr ? shrink(b, start, *added, x.data(), in, s, pool) : nullptr;
   std::vector<LinearCall> calls;
   for (int32_t e = 0; e < b.config.num_experts; ++e) {
     const int64_t rows = start[e + 1] - start[e];
     const PackedLinear* weight = b.experts[e].*matrix;
     if (rows > 0)
-      calls.push_back(
-          {weight, x.data() + start[e] * weight->in_features(), rows, y->data() + start[e] * weight->out_features()});
+      calls.push_back({weight, x.data() + start[e] * in, rows, y->data() + start[e] * weight->out_features(), nullptr,
+                       lora, start[e]});
   }
   linear_group(calls, pool);
 }
@@ -143,11 +185,12 @@ void mix(const Batch& b, const float* logits, const float* choice_bias, const fl
           &s->weights[row * top_k]);
   });
   const std::vector<int64_t> start = sort_pairs(b, s);
+  if (b.adapters != nullptr) place_adapters(b, start, s);
   for_each_row(pool, b.rows, top_k * hidden, [&](int64_t row, int) {
     for (int64_t k = row * top_k; k < (row + 1) * top_k; ++k)
       if (s->slots[k] >= 0) std::copy_n(x + row * hidden, hidden, s->x.data() + int64_t{s->slots[k]} * hidden);
   });
-  run_group(b, start, &ExpertView::gate_up, s->x, &s->gate_up, pool);
+  run_group(b, start, &ExpertView::gate_up, b.adapters ? &b.adapters->gate_up : nullptr, s->x, &s->gate_up, s, pool);
   if (b.config.weighs_input) {
     for_each_row(pool, b.rows, top_k * wide, [&](int64_t row, int) {
       for (int64_t k = row * top_k; k < (row + 1) * top_k; ++k) {
@@ -159,7 +202,7 @@ void mix(const Batch& b, const float* logits, const float* choice_bias, const fl
     std::fill_n(s->weights.begin(), pairs, 1.0f);
   }
   activate(b.spec, s->gate_up.data(), start.back(), intermediate, s->activated.data(), pool);
-  run_group(b, start, &ExpertView::down, s->activated, &s->y, pool);
+  run_group(b, start, &ExpertView::down, b.adapters ? &b.adapters->down : nullptr, s->activated, &s->y, s, pool);
   for_each_row(pool, b.rows, top_k * hidden, [&](int64_t row, int) {
     float* to = out + row * hidden;
     std::fill_n(to, hidden, 0.0f);
@@ -176,14 +219,15 @@ void mix(const Batch& b, const float* logits, const float* choice_bias, const fl
 
 void mix_experts(std::span<const ExpertView> experts, const ExpertsConfig& config, const ActivationSpec& spec,
                  const float* router_logits, const float* choice_bias, const float* scales, const float* x,
-                 int64_t rows, int64_t hidden, float* out, ExpertsScratch* scratch, ThreadPool& pool) {
+                 int64_t rows, int64_t hidden, float* out, ExpertsScratch* scratch, ThreadPool& pool,
+                 const ExpertAdapters* adapters) {
   LLMB_CHECK(config.choice_bias == (choice_bias != nullptr) && config.num_experts % config.num_groups == 0);
   LLMB_CHECK(static_cast<int32_t>(experts.size()) == config.num_experts && config.top_k <= config.num_experts);
   const ExpertView& any = any_of(experts);
   const int64_t floats_per_row = config.top_k * (2 * hidden + any.gate_up->out_features() + any.down->in_features());
   const int64_t turn = std::max<int64_t>(32, kScratchBytes / (floats_per_row * int64_t{sizeof(float)}));
   for (int64_t first = 0; first < rows; first += turn)
-    mix({experts, config, spec, std::min(turn, rows - first), hidden}, router_logits + first * config.num_experts,
+    mix({experts, config, spec, std::min(turn, rows - first), hidden, adapters, first}, router_logits + first * config.num_experts,
         choice_bias, scales, x + first * hidden, out + first * hidden, scratch, pool);
 }
 

@@ -18,6 +18,7 @@
 #include "core/activation.h"
 #include "core/model_config.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/lora.h"
 
 namespace llmb::cpu {
 
@@ -27,12 +28,21 @@ struct ExpertView {
   const PackedLinear* down;     // [hidden, intermediate]
 };
 
+// LoRA adapters of rows, which add to the products of their experts (lora.h).
+struct ExpertAdapters {
+  using Matrices = std::vector<std::span<const LoraMatrices>>;  // [adapters, num_experts]
+  std::vector<int32_t> adapter_of_row;                          // [rows]  -1: none
+  Matrices gate_up, down;
+};
+
 // Memory between calls. Grows to what the largest call needs.
 struct ExpertsScratch {
   std::vector<int32_t> chosen;  // [rows, top_k]  experts, ascending
   std::vector<float> weights;   // [rows, top_k]
   std::vector<int32_t> slots;   // [rows, top_k]  where a (row, expert) pair lies, sorted by expert; -1: nowhere
   std::vector<float> x, gate_up, activated, y;
+  std::vector<int32_t> adapter_of_slot, adapted_slots;  // by adapter within an expert
+  LoraWork lora;
 };
 
 void mix_experts(std::span<const ExpertView> experts, const ExpertsConfig& config, const ActivationSpec& spec,
@@ -42,6 +52,7 @@ void mix_experts(std::span<const ExpertView> experts, const ExpertsConfig& confi
                  const float* x,              // [rows, hidden]
                  int64_t rows, int64_t hidden,
                  float* out,  // [rows, hidden]
-                 ExpertsScratch* scratch, ThreadPool& pool);
+                 ExpertsScratch* scratch, ThreadPool& pool,
+                 const ExpertAdapters* adapters = nullptr);  // null: no row has one
 
 }  // namespace llmb::cpu

@@ -154,11 +154,12 @@ void run(const LinearTask& task) {
 // The memory that adding adapters to these columns will read, so that it comes while the product is computed; fetched a
 // panel earlier, much of it has left the second-level cache again. Null: there is none, or more than that cache can hold
 // beside the product's own.
-FetchList* also_fetched(const LinearTask& task, const LoraWork& lora, int64_t column_begin, int64_t column_end,
+FetchList* also_fetched(const LinearTask& task, const LinearCall& call, int64_t column_begin, int64_t column_end,
                         FetchList* list) {
   std::vector<ByteRange>& ranges = per_thread<std::vector<ByteRange>>([] {});
   ranges.clear();
-  add_lora_ranges(lora, task.row_begin, task.row_end, column_begin, column_end, &ranges);
+  add_lora_ranges(*call.lora, call.lora_row + task.row_begin, call.lora_row + task.row_end, column_begin, column_end,
+                  &ranges);
   list->bytes = 0;
   for (const ByteRange& range : ranges) list->bytes += range.bytes;
   if (list->bytes == 0 || list->bytes > cache_sizes().second_level / 4) return nullptr;
@@ -169,14 +170,15 @@ FetchList* also_fetched(const LinearTask& task, const LoraWork& lora, int64_t co
 }
 
 // The task, and what adapters add to its outputs while they are in a cache.
-void run_adapted(LinearTask task, const LoraWork* lora) {
+void run_adapted(LinearTask task, const LinearCall& call) {
   const int64_t first = task.panel * kWidth, begin = first + task.column_begin;
   const int64_t end = std::min(first + task.column_end, task.weight->out_features());
-  if (lora == nullptr || begin >= end) return run(task);
+  if (call.lora == nullptr || begin >= end) return run(task);
   FetchList list;
-  task.also = also_fetched(task, *lora, begin, end, &list);
+  task.also = also_fetched(task, call, begin, end, &list);
   run(task);
-  lora_expand(*lora, task.row_begin, task.row_end, begin, end, task.out + task.column_begin, task.out_stride);
+  lora_expand(*call.lora, call.lora_row + task.row_begin, call.lora_row + task.row_end, begin, end,
+              task.out + task.column_begin, task.out_stride);
 }
 
 // Outputs of a panel, or of two, are still in a cache when the activation reads them.
@@ -188,12 +190,12 @@ void run_activated(const LinearTask& task, const LinearCall& call, int64_t num_p
   part.out_stride = kWidth;
   if (spec.gated) {
     part.next = task.weight->panel(task.panel + num_panels);
-    run_adapted(part, call.lora);
+    run_adapted(part, call);
     part.panel += num_panels;
     part.out = up;
     part.next = task.next;
   }
-  run_adapted(part, call.lora);
+  run_adapted(part, call);
   const int64_t begin = task.column_begin;
   const int64_t end = std::min(task.column_end, task.weight->out_features() - part.panel * kWidth);
   if (begin < end)
@@ -238,7 +240,7 @@ void linear_group(std::span<const LinearCall> calls, ThreadPool& pool) {
     const CallTasks& t = *(after - 1);
     const LinearCall& c = calls[after - 1 - split_calls.begin()];
     const LinearTask one = make_task(c, t, task - t.first_task, pool.num_threads());
-    if (c.activation == nullptr) run_adapted(one, c.lora);
+    if (c.activation == nullptr) run_adapted(one, c);
     else run_activated(one, c, t.num_panels);
   });
 }

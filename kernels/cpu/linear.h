@@ -145,6 +145,7 @@ struct LinearCall {
   float* out;                                  // [rows, out_features]
   const ActivationSpec* activation = nullptr;  // out is what linear_activate makes
   const LoraWork* lora = nullptr;              // linear's
+  int64_t lora_row = 0;                        // of its rows, the one that x begins with
 };
 void linear_group(std::span<const LinearCall> calls, ThreadPool& pool);
 

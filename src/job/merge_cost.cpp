@@ -61,6 +61,11 @@ int64_t merged_bytes(const LoraAdapter& adapter, const ModelConfig& model) {
   });
   for (const LoraModule& m : adapter.modules(model.num_hidden_layers - 1, Projection::kLmHead))
     bytes += m.rank() * (m.a.cols + m.b.rows) * dtype_bytes(m.a.dtype);
+  for (int32_t layer = 0; layer < model.num_hidden_layers && adapter.has_experts(); ++layer)
+    for (int32_t expert = 0; expert < model.experts.num_experts; ++expert)
+      for (const bool is_down : {false, true})
+        for (const LoraModule& m : adapter.expert_modules(layer, expert, is_down))
+          bytes += m.rank() * (m.a.cols + m.b.rows) * dtype_bytes(m.a.dtype);
   if (const LoraModule* const m = adapter.embedding())
     bytes += m->rank() * (m->a.cols + m->b.rows) * dtype_bytes(m->a.dtype);
   return bytes;

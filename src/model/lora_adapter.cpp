@@ -89,6 +89,15 @@ void read_floats(const TensorView& matrix, int64_t row, float* out) {
   }
 }
 
+void read_b(const LoraModule& module, int64_t row, float* out) {
+  if (module.b_stride == 1 && module.b.cols == module.rank()) return read_floats(module.b, row, out);
+  for (int64_t r = 0; r < module.rank(); ++r) {
+    const int64_t at = row * module.b.cols + module.b_column + r * module.b_stride;
+    const auto* const from = static_cast<const uint8_t*>(module.b.data) + at * dtype_bytes(module.b.dtype);
+    read_floats({from, module.b.dtype, 1, 1}, 0, out + r);
+  }
+}
+
 // Finds each tensor's place. Remembers nothing once the adapter is open.
 class LoraReader {
  public:
@@ -96,7 +105,7 @@ class LoraReader {
       : dir_(std::move(dir)), model_(model), names_(architecture.weights), places_(model, architecture) {}
 
   Result<LoraAdapter> open() {
-    LoraAdapter adapter(model_.num_hidden_layers);
+    LoraAdapter adapter(model_.num_hidden_layers, model_.experts.num_experts);
     if (is_gguf_path(dir_)) {
       LLMB_ASSIGN_OR_RETURN(GgufFile file, GgufFile::open(dir_));
       LLMB_RETURN_IF_ERROR(place_gguf_tensors(file, &adapter).with_context(dir_));
@@ -115,6 +124,8 @@ class LoraReader {
   Status place_tensor(const Checkpoint& checkpoint, const std::string& name, LoraAdapter* adapter) const;
   Status add_module(const Checkpoint& checkpoint, const std::string& module, const TensorNames& names,
                     LoraAdapter* adapter) const;
+  Status add_stack(const Checkpoint& checkpoint, const std::string& module, const LoraPlace& place,
+                   LoraAdapter* adapter) const;
   Status place_gguf_tensors(const GgufFile& file, LoraAdapter* adapter) const;
   Status add_gguf_module(const GgufFile& file, const std::string& name, bool is_rope_interleaved,
                          const std::string& module, LoraAdapter* adapter) const;
@@ -169,6 +180,7 @@ Status LoraReader::place_tensor(const Checkpoint& checkpoint, const std::string&
 Status LoraReader::add_module(const Checkpoint& checkpoint, const std::string& module, const TensorNames& names,
                               LoraAdapter* adapter) const {
   LLMB_ASSIGN_OR_RETURN(const LoraPlace place, places_.find(module));
+  if (place.is_stack) return add_stack(checkpoint, module, place, adapter);
   const std::string path = std::string(kModulePrefix) + module;
   const std::string first = path + std::string(names.a), second = path + std::string(names.b);
   if (place.is_embedding != names.is_embedding)
@@ -183,6 +195,42 @@ Status LoraReader::add_module(const Checkpoint& checkpoint, const std::string& m
   return keep(module, place, std::move(added), adapter);
 }
 
+// PEFT stacks A's rows expert by expert, and B's columns rank by rank (tuners/lora/layer.py, ParamWrapper).
+Status LoraReader::add_stack(const Checkpoint& checkpoint, const std::string& module, const LoraPlace& place,
+                             LoraAdapter* adapter) const {
+  const std::string path = std::string(kModulePrefix) + module;
+  const std::string first = path + std::string(kLinearNames.a), second = path + std::string(kLinearNames.b);
+  const auto a = checkpoint.find(first), b = checkpoint.find(second);
+  if (!a || !b) return data_loss("tensor " + (a ? second : first) + " is missing");
+  const bool are_matrices = a->shape.size() == 2 && b->shape.size() == 2;
+  const auto found = are_matrices ? places_.stacked_experts(place.layer, a->shape[1], b->shape[0]) : std::nullopt;
+  if (!found)
+    return invalid_argument("tensors " + first + " and " + second + " have shapes " + shape_string(a->shape) + " and " +
+                            shape_string(b->shape) + ": expected those of all experts' projections");
+  const int64_t count = model_.experts.num_experts;
+  const bool is_down = found->targets[0].projection == Projection::kDown;
+  const std::string parameter = module.substr(0, module.find(".base_layer")) + (is_down ? ".down_proj" : ".gate_up_proj");
+  LLMB_ASSIGN_OR_RETURN(const int64_t rank, config_.rank_of(parameter));
+  const std::vector<int64_t> a_shape = {count * rank, found->in_features}, b_shape = {found->out_features, count * rank};
+  LoraModule all;
+  all.name = module;
+  LLMB_ASSIGN_OR_RETURN(all.a, checkpoint.tensor(first, a_shape));
+  LLMB_ASSIGN_OR_RETURN(all.b, checkpoint.tensor(second, b_shape));
+  all.scale = config_.scale_of(parameter, rank);
+  for (int32_t e = 0; e < count; ++e) {
+    LoraModule one = all;
+    const auto* const rows = static_cast<const uint8_t*>(all.a.data);
+    one.a = {rows + e * rank * all.a.cols * dtype_bytes(all.a.dtype), all.a.dtype, rank, all.a.cols};
+    one.b_column = e, one.b_stride = count;
+    one.is_first = false;
+    LoraPlace of_expert = *found;
+    of_expert.expert = e;
+    LLMB_RETURN_IF_ERROR(keep(module, of_expert, std::move(one), adapter));
+  }
+  adapter->stacked_.push_back(std::move(all));
+  return {};
+}
+
 Status LoraReader::keep(const std::string& module, const LoraPlace& place, LoraModule added,
                         LoraAdapter* adapter) const {
   added.name = module;
@@ -192,7 +240,14 @@ Status LoraReader::keep(const std::string& module, const LoraPlace& place, LoraM
     return {};
   }
   for (const LoraTarget& target : place.targets) {
-    auto& modules = adapter->modules_[adapted_product_index(place.layer, target.projection)];
+    const bool is_down = target.projection == Projection::kDown;
+    if (place.expert >= 0 && !adapter->has_experts())
+      adapter->expert_modules_.resize(static_cast<size_t>(2 * int64_t{adapter->num_layers_} * adapter->num_experts_));
+    auto& modules =
+        place.expert >= 0
+            ? adapter->expert_modules_[static_cast<size_t>(
+                  adapter->expert_product_index(place.layer, place.expert, is_down))]
+            : adapter->modules_[static_cast<size_t>(adapted_product_index(place.layer, target.projection))];
     for (const LoraModule& other : modules)
       if (other.out_column == target.out_column) return data_loss("module " + module + " is there twice");
     added.out_column = target.out_column;
@@ -264,8 +319,10 @@ Result<LoraAdapter> LoraAdapter::open(const std::string& path, const ModelConfig
 template <typename Function>
 void LoraAdapter::for_each_module(const Function& f) const {
   if (embedding_) f(*embedding_);
-  for (const auto& list : modules_)
-    for (const LoraModule& m : list) f(m);
+  for (const LoraModule& m : stacked_) f(m);
+  for (const auto* lists : {&modules_, &expert_modules_})
+    for (const auto& list : *lists)
+      for (const LoraModule& m : list) f(m);
 }
 
 Status LoraAdapter::check_values() const {
@@ -323,8 +380,10 @@ int64_t LoraAdapter::num_parameters() const {
 }
 
 int64_t LoraAdapter::max_rank() const {
-  int64_t rank = 0;
-  for_each_module([&](const LoraModule& m) { rank = std::max(rank, m.rank()); });
+  int64_t rank = embedding_ ? embedding_->rank() : 0;
+  for (const auto* lists : {&modules_, &expert_modules_})
+    for (const auto& list : *lists)
+      for (const LoraModule& m : list) rank = std::max(rank, m.rank());
   return rank;
 }
 

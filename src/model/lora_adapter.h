@@ -31,7 +31,8 @@ struct LoraModule {
   int64_t out_column = 0;         // of the fused projection's output, to which row_of_column(0) is added
   std::vector<int32_t> b_rows;    // [num_columns], for the columns in order; empty: B's rows in order
   Range a_columns;                // of A that are used, for so much of the input; empty: all
-  bool is_first = true;           // where its rows belong to several products, in the first of these
+  int64_t b_column = 0, b_stride = 1;  // of B's columns, every so many from that one on are used: one for each rank
+  bool is_first = true;           // where its matrices belong to several products, in the first of these
 
   int64_t rank() const { return a.rows; }
   int64_t in_features() const { return a_columns.count() > 0 ? a_columns.count() : a.cols; }
@@ -44,6 +45,8 @@ std::vector<std::pair<std::string, std::string>> adapter_files(const std::string
 
 // A row of a matrix of F32, F16 or BF16.
 void read_floats(const TensorView& matrix, int64_t row, float* out);
+// A row of B: a number for each rank.
+void read_b(const LoraModule& module, int64_t row, float* out);
 
 // Immutable once opened.
 class LoraAdapter {
@@ -64,6 +67,12 @@ class LoraAdapter {
   std::span<const LoraModule> modules(int64_t layer, Projection projection) const {
     return modules_[adapted_product_index(layer, projection)];
   }
+  // Modules of one of the experts that a router chooses: of gate and up, or of down.
+  std::span<const LoraModule> expert_modules(int64_t layer, int64_t expert, bool is_down) const {
+    if (!has_experts()) return {};
+    return expert_modules_[static_cast<size_t>(expert_product_index(layer, expert, is_down))];
+  }
+  bool has_experts() const { return !expert_modules_.empty(); }
   // Whether the job runs it with weights merged for it (AdapterLibrary::merge).
   bool is_merged() const { return is_merged_; }
   const LoraModule* embedding() const { return embedding_ ? &*embedding_ : nullptr; }
@@ -80,13 +89,20 @@ class LoraAdapter {
     std::vector<std::string> names;
     TensorView values;
   };
-  explicit LoraAdapter(int32_t num_layers) : modules_(num_adapted_products(num_layers)) {}
+  LoraAdapter(int32_t num_layers, int32_t num_experts)
+      : num_layers_(num_layers), num_experts_(num_experts), modules_(num_adapted_products(num_layers)) {}
+  int64_t expert_product_index(int64_t layer, int64_t expert, bool is_down) const {
+    return 2 * (layer * num_experts_ + expert) + (is_down ? 1 : 0);
+  }
   template <typename Function>
   void for_each_module(const Function& f) const;
 
+  int32_t num_layers_, num_experts_;
   std::optional<Checkpoint> checkpoint_;  // one of the two
   std::optional<GgufFile> gguf_;
   std::vector<std::vector<LoraModule>> modules_;  // by adapted_product_index()
+  std::vector<std::vector<LoraModule>> expert_modules_;  // by expert_product_index(); or empty
+  std::vector<LoraModule> stacked_;  // matrices of all experts of a layer, of which the ones above are parts
   std::optional<LoraModule> embedding_;
   std::vector<BaseTable> base_tables_;
   int64_t num_left_out_ = 0;

@@ -36,7 +36,7 @@ Status LoraConfig::parse(const nlohmann::json& json) {
 // Variants of LoRA that compute something else, by the fields that ask for them.
 Status LoraConfig::refuse_others(const nlohmann::json& json) {
   for (const char* name : {"use_dora", "use_qalora", "lora_bias", "layer_replication", "modules_to_save",
-                           "trainable_token_indices", "target_parameters", "alora_invocation_tokens", "use_bdlora",
+                           "trainable_token_indices", "alora_invocation_tokens", "use_bdlora",
                            "arrow_config", "kasa_config", "monteclora_config", "ensure_weight_tying"}) {
     const auto found = json.find(name);
     if (found == json.end() || found->is_null() || *found == false || (found->is_structured() && found->empty()))
@@ -63,13 +63,14 @@ Status LoraConfig::read_patterns(const nlohmann::json& json, const char* field, 
     return invalid_argument(std::string(field) + " is " + brief(*found) + ", expected an object");
   for (const auto& [key, value] : found->items()) {
     // PEFT takes names as regular expressions; a dot in a module's path matches itself as well.
-    const std::string name = key.starts_with('^') ? key.substr(1) : key;
+    const bool is_end = key.starts_with(R"(.*\.)");  // as PEFT itself writes it of experts' parameters
+    const std::string name = key.starts_with('^') ? key.substr(1) : is_end ? key.substr(4) : key;
     if (name.empty() || name.find_first_of("*+?[](){}|\\$^") != name.npos)
       return unsupported(std::string(field) + ": \"" + key + "\" is a regular expression: write out the modules' names");
     if (!value.is_number() || !(value.get<double>() >= 0 && value.get<double>() <= max))
       return invalid_argument(std::string(field) + ": \"" + key + "\" is " + brief(value) + ", expected 0 to " +
                               std::to_string(static_cast<int64_t>(max)));
-    out->push_back({key, value.get<double>()});
+    out->push_back({is_end ? name : key, value.get<double>()});
   }
   return {};
 }

@@ -68,7 +68,7 @@ Result<LoraPlace> LoraPlaces::find_in_layer(std::string_view module, int32_t lay
   if (found) return *found;
   return unsupported("module " + std::string(module) +
                      ": only projections of attention, of recurrent states, of a dense MLP and of the expert that all "
-                     "tokens go through, and routers, are computed");
+                     "tokens go through, of experts, and routers, are computed");
 }
 
 LoraPlaces::Found LoraPlaces::find_attention(int32_t layer, std::string_view name) const {
@@ -122,7 +122,7 @@ LoraPlaces::Found LoraPlaces::find_beside_experts(int32_t layer, std::string_vie
   if (is_one_of(name, names_.router)) return place(Projection::kRouter, hidden, model_.experts.num_experts);
   if (model_.experts.shared_gate && is_one_of(name, names_.shared_gate)) return place(Projection::kSharedGate, hidden, 1);
   const std::string folder = std::string(names_.shared_expert) + ".";
-  if (wide == 0 || !name.starts_with(folder)) return std::nullopt;
+  if (wide == 0 || !name.starts_with(folder)) return find_expert(layer, name);
   name.remove_prefix(folder.size());
   if (is_one_of(name, names_.shared_down)) return place(Projection::kDown, wide, hidden);
   if (is_gated && names_.shared_gate_up != nullptr) {
@@ -132,6 +132,46 @@ LoraPlaces::Found LoraPlaces::find_beside_experts(int32_t layer, std::string_vie
   if (is_gated && is_one_of(name, names_.shared_gate_proj)) return place(Projection::kGateUp, hidden, wide);
   if (is_one_of(name, names_.shared_up)) return place(Projection::kGateUp, hidden, wide, is_gated ? wide : 0);
   return std::nullopt;
+}
+
+// <experts>.<index>.<projection>; or as PEFT names matrices of stacked experts: <experts> or <experts>.base_layer, for the
+// parameter that it wrapped last, and first.
+LoraPlaces::Found LoraPlaces::find_expert(int32_t layer, std::string_view name) const {
+  const int64_t hidden = model_.hidden_size, wide = model_.experts.intermediate_size;
+  for (const std::string_view folder : alternatives(names_.experts)) {
+    if (!name.starts_with(folder)) continue;
+    std::string_view rest = name.substr(folder.size());
+    LoraPlace place{false, layer};
+    place.is_stack = rest.empty() || rest == ".base_layer";
+    if (place.is_stack) return place;
+    if (rest[0] != '.') continue;
+    rest.remove_prefix(1);
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), place.expert);
+    if (error != std::errc() || place.expert < 0 || place.expert >= model_.experts.num_experts) continue;
+    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    const bool is_gated = model_.activation.gated;
+    const auto is = [&](const char* projection) { return rest == "." + std::string(projection); };
+    place.in_features = hidden, place.out_features = wide;
+    if (is_gated && is(names_.expert_gate)) place.targets = {{Projection::kGateUp}};
+    else if (is(names_.expert_up)) place.targets = {{Projection::kGateUp, is_gated ? wide : 0}};
+    else if (is(names_.expert_down)) place = {false, layer, wide, hidden, {{Projection::kDown}}, place.expert};
+    else continue;
+    return place;
+  }
+  return std::nullopt;
+}
+
+std::optional<LoraPlace> LoraPlaces::stacked_experts(int32_t layer, int64_t in_features, int64_t out_features) const {
+  const int64_t hidden = model_.hidden_size, deep = model_.experts.intermediate_size;
+  const int64_t wide = model_.activation.gated ? 2 * deep : deep;
+  if (in_features == deep && out_features == hidden && !(deep == hidden && wide == hidden))
+    return LoraPlace{false, layer, deep, hidden, {{Projection::kDown}}};
+  if (in_features != hidden || out_features != wide) return std::nullopt;
+  LoraTarget target{Projection::kGateUp};
+  const bool takes_turns = model_.activation.gated && names_.experts_layout == ExpertsLayout::kInterleaved;
+  for (const int64_t first : {0, 1})
+    for (int64_t row = first; takes_turns && row < wide; row += 2) target.rows.push_back(static_cast<int32_t>(row));
+  return LoraPlace{false, layer, hidden, wide, {target}};
 }
 
 // As the forward pass wants the rows of q, k and v (model_weights.cpp does the same to the base weights); empty: as they

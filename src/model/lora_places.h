@@ -28,7 +28,9 @@ struct LoraPlace {
   bool is_embedding = false;  // the rows of tokens, and no product
   int32_t layer = 0;
   int64_t in_features = 0, out_features = 0;
-  std::vector<LoraTarget> targets = {};  // at least one, but for embeddings
+  std::vector<LoraTarget> targets = {};  // at least one, but for embeddings and stacks of experts
+  int32_t expert = -1;                   // >= 0: the targets are in that one of the experts that a router chooses
+  bool is_stack = false;  // of all experts of a layer; sizes and target are as stacked_experts() says
 
   bool is_lm_head() const { return !targets.empty() && targets[0].projection == Projection::kLmHead; }
 };
@@ -41,6 +43,8 @@ class LoraPlaces {
 
   // A module's place, by its path in the model. kUnsupported: nothing is computed there.
   Result<LoraPlace> find(std::string_view module) const;
+  // A stack's place, by the columns of A and the rows of B; none: neither of the two has these.
+  std::optional<LoraPlace> stacked_experts(int32_t layer, int64_t in_features, int64_t out_features) const;
   // A product of attention, of a dense MLP or of the LM head: of those that every architecture has.
   bool is_common(const LoraPlace& place) const;
   // The names of the model's tensor behind an embedding or LM head, the likeliest first.
@@ -58,6 +62,7 @@ class LoraPlaces {
   Found find_mlp(int32_t layer, std::string_view name) const;
   // The router's place, and those in the expert that all tokens go through.
   Found find_beside_experts(int32_t layer, std::string_view name) const;
+  Found find_expert(int32_t layer, std::string_view name) const;
   Found gated_q(int32_t layer) const;
   std::vector<int32_t> rows_of_heads(int32_t layer, int64_t out_column, int64_t out_features) const;
   std::vector<std::pair<int32_t, bool>> heads_of(int32_t layer, int64_t out_column, int64_t out_features) const;

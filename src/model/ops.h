@@ -239,8 +239,10 @@ class Ops : public WeightMaker {
     activate(spec, between, rows, out);
   }
 
-  // out = sum over the experts that `config` chooses by the logits of weight * expert(x), in order of experts
-  virtual void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
+  // out = sum over the experts that `config` chooses by the logits of weight * expert(x), in order of experts; rows may
+  // have adapters of these. product: of the layer's experts, any one
+  virtual void mix_experts(const AdaptedProduct& product, const ExpertsWeight& experts, const ExpertsConfig& config,
+                           const ActivationSpec& spec,
                            Rows router_logits,               // [rows, num_experts] fp32
                            const DeviceBuffer* choice_bias,  // [num_experts]  null: none
                            const DeviceBuffer* scales,       // [num_experts]  of their weights; null: none

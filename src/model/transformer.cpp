@@ -237,8 +237,8 @@ void Transformer::mlp(int32_t layer, RowKind kind, Rows residual, int64_t rows) 
   }
   linear({layer, Projection::kRouter, kind}, *w.router, normed, rows, part(router_logits_));
   if (config_.experts.beside_dense) add_norm(residual, Rows(), w.experts_norm, rows, normed);
-  ops_.mix_experts(*w.experts, config_.experts, config_.activation, part(router_logits_), w.choice_bias.get(),
-                   w.expert_scales.get(), normed, rows, delta);
+  ops_.mix_experts({layer, Projection::kGateUp, kind}, *w.experts, config_.experts, config_.activation,
+                   part(router_logits_), w.choice_bias.get(), w.expert_scales.get(), normed, rows, delta);
   if (config_.experts.beside_dense) {
     post_norm(delta, w.experts_post_norm, rows);
     ops_.add_gated(delta, part(shared_), Rows(), rows);

@@ -44,6 +44,13 @@ TEST_CASE("the bits of a row do not depend on what runs beside it, nor on how ma
   }
 }
 
+TEST_CASE("adapters of experts that a router chooses are refused by name") {
+  const ModelConfig config = load_model_config(fixtures() + "models/gpt_oss").value();
+  const auto adapter = LoraAdapter::open(fixtures() + "adapters/gpt_oss/experts", config);
+  REQUIRE(adapter.ok());
+  CHECK(PackerForDevice(config, DType::kF32).check(*adapter).message().find("--device cpu only") != std::string::npos);
+}
+
 TEST_CASE("pages: adapters of any size fit whatever was taken and given back before, as long as so many pages are free") {
   std::vector<uint8_t> memory(100);
   DevicePages pages(memory.data(), 10, 10);

@@ -53,7 +53,7 @@ TEST_CASE("packed adapters hold the file's values wherever their memory begins, 
   const TempDir dir;
   const LoraAdapter adapter = write_adapter(dir, config);
   const MergeBase base;
-  const CpuAdapterPacker packer(config.num_hidden_layers, base, std::nullopt);
+  const CpuAdapterPacker packer(config.num_hidden_layers, 0, base, std::nullopt);
   const int64_t num_bytes = packer.num_bytes(adapter);
   std::vector<int64_t> begins;
   for (int i = 0; i < 64; ++i) {

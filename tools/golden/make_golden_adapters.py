@@ -6,7 +6,7 @@ in float64, so that the oracle's own rounding is none of the difference. Needs p
 
 golden_merged.jsonl has the same of PEFT's merge_and_unload() in float32, for the prompts of golden.jsonl; the weights of
 layers are then rounded to the model's dtype, and the merged model runs in float64. It is not made where an adapter of the embeddings is merged into a table that is the LM head too:
-there merge_and_unload() changes both. --merged makes these files only, of the adapters that are there.
+there merge_and_unload() changes both; nor of adapters of experts. --merged makes these files only, of the adapters that are there.
 """
 import argparse
 import json
@@ -50,6 +50,11 @@ ADAPTERS = {
     ("qwen3_next", "rank-4"): (dict(r=4, lora_alpha=8, target_modules=[
         "q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkvz", "in_proj_ba", "out_proj", "shared_expert_gate",
         "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"]), "bfloat16"),
+    # PEFT stacks matrices of all experts.
+    ("qwen3_next", "experts"): (dict(r=2, lora_alpha=4, target_modules=["q_proj", "out_proj"], target_parameters=[
+        "experts.gate_up_proj", "experts.down_proj", "mlp.gate.weight"], alpha_pattern={"gate_up_proj": 6}), "bfloat16"),
+    ("gpt_oss", "experts"): (dict(r=2, lora_alpha=4, target_modules=["q_proj", "o_proj"], target_parameters=[
+        "experts.gate_up_proj", "experts.down_proj"]), "bfloat16"),
     ("lfm2", "rank-4"): (dict(r=4, lora_alpha=8, target_modules=[
         "q_proj", "k_proj", "v_proj", "self_attn.out_proj", "conv.in_proj", "conv.out_proj", "w1", "w2", "w3"]), "bfloat16"),
     ("granitemoehybrid", "rank-4"): (dict(r=4, lora_alpha=8, target_modules=[
@@ -131,6 +136,8 @@ def make(models, name, adapter, options, dtype, out, seed):
 def make_merged(models, name, adapter, out):
     out = out / name / adapter
     plain = base_model(models, name)
+    if adapter == "experts":  # whose matrices stay beside the weights
+        return
     targets = json.loads((out / "adapter_config.json").read_text())["target_modules"]
     if plain.config.tie_word_embeddings and set(targets) & {"embed_tokens", "embed_in", "wte"}:
         return

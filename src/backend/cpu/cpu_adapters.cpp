@@ -8,9 +8,11 @@
 
 namespace llmb {
 
-CpuAdapters::CpuAdapters(std::shared_ptr<AdapterLibrary> library, int32_t num_layers, int64_t max_bytes,
-                         std::optional<LoraShare> rank)
-    : pool_(std::move(library), std::make_unique<CpuAdapterPacker>(num_layers, base_, std::move(rank)), max_bytes) {}
+CpuAdapters::CpuAdapters(std::shared_ptr<AdapterLibrary> library, int32_t num_layers, int32_t num_experts,
+                         int64_t max_bytes, std::optional<LoraShare> rank)
+    : num_experts_(num_experts),
+      pool_(std::move(library), std::make_unique<CpuAdapterPacker>(num_layers, num_experts, base_, std::move(rank)),
+            max_bytes) {}
 
 void CpuAdapters::begin_step(const StepPlan& plan) {
   adapters_.clear();
@@ -79,6 +81,28 @@ void CpuAdapters::compute_merged_rows(const AdaptedProduct& product, const float
     for (int64_t row = 0; row < count; ++row)
       std::copy_n(merged_out_.data() + row * width, width, out + ids[row] * width);
   }
+}
+
+const cpu::ExpertAdapters* CpuAdapters::of_experts(const AdaptedProduct& product, int64_t num_rows) {
+  const AdapterRows::OfKind& rows = rows_.of(product.kind);
+  cpu::ExpertAdapters& out = of_experts_;
+  out.adapter_of_row.assign(static_cast<size_t>(num_rows), -1);
+  out.gate_up.assign(adapters_.size() * static_cast<size_t>(num_experts_), {});
+  out.down.assign(out.gate_up.size(), {});
+  bool has_any = false;
+  for (size_t i = 0; i < adapters_.size(); ++i) {
+    const CpuPackedAdapter& adapter = *adapters_[i];
+    if (adapter.num_experts == 0 || rows.start[i] == rows.start[i + 1]) continue;
+    has_any = true;
+    for (int32_t k = rows.start[i]; k < rows.start[i + 1]; ++k)
+      out.adapter_of_row[static_cast<size_t>(rows.row_ids[k])] = static_cast<int32_t>(i);
+    for (int32_t e = 0; e < num_experts_; ++e) {
+      const size_t at = i * static_cast<size_t>(num_experts_) + static_cast<size_t>(e);
+      out.gate_up[at] = adapter.of_expert(product.layer, e, false);
+      out.down[at] = adapter.of_expert(product.layer, e, true);
+    }
+  }
+  return has_any ? &out : nullptr;
 }
 
 void CpuAdapters::add_embedding(const TokenId* tokens, int64_t rows, float* out, int64_t hidden_size,

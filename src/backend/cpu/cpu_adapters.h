@@ -10,6 +10,7 @@
 #include "backend/cpu/packed_adapter.h"
 #include "base/thread_pool.h"
 #include "core/step_plan.h"
+#include "kernels/cpu/experts.h"
 #include "kernels/cpu/lora.h"
 #include "model/adapter_pool.h"
 #include "model/ops.h"
@@ -20,7 +21,7 @@ namespace llmb {
 class CpuAdapters {
  public:
   // rank: CpuAdapterPacker
-  CpuAdapters(std::shared_ptr<AdapterLibrary> library, int32_t num_layers, int64_t max_bytes,
+  CpuAdapters(std::shared_ptr<AdapterLibrary> library, int32_t num_layers, int32_t num_experts, int64_t max_bytes,
               std::optional<LoraShare> rank = std::nullopt);
 
   AdapterStore& store() { return pool_; }
@@ -46,6 +47,9 @@ class CpuAdapters {
                            float* out,      // [rows, out_features]  in and out
                            ThreadPool& pool);
 
+  // For the products of a layer's experts. Null: nothing. Valid until the next call.
+  const cpu::ExpertAdapters* of_experts(const AdaptedProduct& product, int64_t rows);
+
   // Adds to embeddings.
   void add_embedding(const TokenId* tokens,  // [rows]
                      int64_t rows,
@@ -57,6 +61,7 @@ class CpuAdapters {
   bool begin_work(const AdapterRows::OfKind& rows, const MatricesOf& matrices_of);
   void keep_rows(int64_t begin, int64_t end);
 
+  const int32_t num_experts_;
   MergeBase base_;  // of the packer in pool_
   AdapterPool pool_;
 
@@ -64,6 +69,7 @@ class CpuAdapters {
   AdapterRows rows_;
   std::vector<std::shared_ptr<const CpuPackedAdapter>> adapters_;  // of rows_.ids()
   cpu::LoraWork work_;
+  cpu::ExpertAdapters of_experts_;
   std::vector<int32_t> kept_ids_;
   std::vector<float> merged_x_, merged_out_;
 };

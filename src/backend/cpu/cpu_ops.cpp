@@ -67,7 +67,8 @@ void CpuOps::add_host_pool(int32_t num_blocks) {
 }
 
 void CpuOps::add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes, std::optional<LoraShare> rank) {
-  adapters_.emplace(std::move(library), config_.num_hidden_layers, max_bytes, std::move(rank));
+  adapters_.emplace(std::move(library), config_.num_hidden_layers, config_.experts.num_experts, max_bytes,
+                    std::move(rank));
 }
 
 Quantization CpuOps::quantization_of(WeightRole role) const {
@@ -293,13 +294,14 @@ void CpuOps::activate_times(Activation kind, Rows x, Rows y, int64_t first_colum
   cpu::activate_times(kind, floats(x), floats(y) + first_column, y.width, rows, x.width, floats(out), pool_);
 }
 
-void CpuOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                         Rows router_logits, const DeviceBuffer* choice_bias, const DeviceBuffer* scales, Rows x,
-                         int64_t rows, Rows out) {
+void CpuOps::mix_experts(const AdaptedProduct& product, const ExpertsWeight& experts, const ExpertsConfig& config,
+                         const ActivationSpec& spec, Rows router_logits, const DeviceBuffer* choice_bias,
+                         const DeviceBuffer* scales, Rows x, int64_t rows, Rows out) {
+  const bool may_be_adapted = has_adapters() && product.layer < config_.num_hidden_layers;
   cpu::mix_experts(static_cast<const CpuExperts&>(experts).views(), config, spec, floats(router_logits),
                    choice_bias != nullptr ? floats(choice_bias->rows()) : nullptr,
                    scales != nullptr ? floats(scales->rows()) : nullptr, floats(x), rows, x.width, floats(out),
-                   &experts_scratch_, pool_);
+                   &experts_scratch_, pool_, may_be_adapted ? adapters_->of_experts(product, rows) : nullptr);
   if (ranks_ != nullptr) sum_rows(out, rows);
 }
 

@@ -116,7 +116,8 @@ class CpuOps final : public Ops {
   void linear_activate(const LinearWeight& weight, const ActivationSpec& spec, Rows x, int64_t rows, Rows between,
                        Rows out) override;
   void activate_times(Activation kind, Rows x, Rows y, int64_t first_column, int64_t rows, Rows out) override;
-  void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
+  void mix_experts(const AdaptedProduct& product, const ExpertsWeight& experts, const ExpertsConfig& config,
+                   const ActivationSpec& spec,
                    Rows router_logits, const DeviceBuffer* choice_bias, const DeviceBuffer* scales, Rows x,
                    int64_t rows, Rows out) override;
   void add_gated(Rows x, Rows y, Rows gate, int64_t rows) override;

@@ -32,7 +32,7 @@ void store(float value, uint16_t* to) { *to = static_cast<uint16_t>(std::bit_cas
 // T: of the elements. a and b are all zeros. is_table: of an embedding.
 template <typename T>
 void pack(const LoraModule& module, bool is_table, const cpu::LoraMatrices& m, T* a, T* b) {
-  std::vector<float> row(std::max(module.a.cols, m.rank));
+  std::vector<float> row(std::max({module.a.cols, module.b.cols, m.rank}));
   const float* const inputs = row.data() + module.a_columns.begin;
   for (int64_t r = 0; r < m.rank; ++r) {
     read_floats(module.a, r, row.data());
@@ -43,7 +43,7 @@ void pack(const LoraModule& module, bool is_table, const cpu::LoraMatrices& m, T
     }
   }
   for (int64_t column = 0; column < m.num_columns; ++column) {
-    read_floats(module.b, module.row_of_column(column), row.data());
+    read_b(module, module.row_of_column(column), row.data());
     T* const to = b + m.b_index(0, column);
     for (int64_t r = 0; r < m.rank; ++r) store(row[r], to + r * cpu::kLoraPanel);
   }
@@ -69,8 +69,14 @@ int64_t whole_lines(int64_t bytes) { return ceil_div(bytes, kLine) * kLine; }
 // these parts would share a few sets of every cache; so each begins somewhere else in a range of this size.
 int64_t spread_of(int64_t bytes) { return std::min(1024 * kLine, bytes / 16); }
 
+std::span<const LoraModule> modules_of(const LoraAdapter& adapter, int64_t product) {
+  return adapter.modules(product / kNumProjections, static_cast<Projection>(product % kNumProjections));
+}
+
+}  // namespace
+
 // An adapter's modules in order, and where each one's a and b lie.
-struct Layout {
+struct CpuAdapterPacker::Layout {
   std::vector<cpu::LoraMatrices> matrices;
   std::vector<LoraModule> modules;
   std::vector<int32_t> start;  // CpuPackedAdapter
@@ -85,26 +91,6 @@ struct Layout {
   }
 };
 
-std::span<const LoraModule> modules_of(const LoraAdapter& adapter, int64_t product) {
-  return adapter.modules(product / kNumProjections, static_cast<Projection>(product % kNumProjections));
-}
-
-// modules_at: those of a product.
-template <typename ModulesAt>
-Layout lay_out(int32_t num_layers, const ModulesAt& modules_at, const LoraModule* embedding) {
-  Layout layout;
-  for (int64_t i = 0; i < num_adapted_products(num_layers); ++i) {
-    layout.begin_product();
-    for (LoraModule& module : modules_at(i)) layout.add(std::move(module));
-  }
-  layout.begin_product();
-  if (embedding != nullptr) layout.add(*embedding, /*is_table=*/true);
-  layout.begin_product();
-  return layout;
-}
-
-}  // namespace
-
 // A merged product has weights of its own in place of matrices.
 std::vector<LoraModule> CpuAdapterPacker::modules_at(const LoraAdapter& adapter, int64_t product) const {
   const bool is_head = product == int64_t{num_layers_} * kNumProjections;
@@ -115,6 +101,32 @@ std::vector<LoraModule> CpuAdapterPacker::modules_at(const LoraAdapter& adapter,
   if (merges(adapter, product)) return {};
   const std::span<const LoraModule> modules = modules_of(adapter, product);
   return {modules.begin(), modules.end()};
+}
+
+// Another rank's experts have none here.
+std::span<const LoraModule> CpuAdapterPacker::expert_modules(const LoraAdapter& adapter, int64_t layer, int32_t expert,
+                                                             bool is_down) const {
+  if (!rank_) return adapter.expert_modules(layer, expert, is_down);
+  if (!rank_->share.experts.holds(expert)) return {};
+  return adapter.expert_modules(layer + rank_->share.layers.begin, expert, is_down);
+}
+
+CpuAdapterPacker::Layout CpuAdapterPacker::lay_out(const LoraAdapter& adapter) const {
+  Layout layout;
+  for (int64_t i = 0; i < num_adapted_products(num_layers_); ++i) {
+    layout.begin_product();
+    for (LoraModule& module : modules_at(adapter, i)) layout.add(std::move(module));
+  }
+  layout.begin_product();
+  if (const LoraModule* const embedding = embedding_of(adapter)) layout.add(*embedding, /*is_table=*/true);
+  for (int32_t layer = 0; layer < num_layers_ && adapter.has_experts(); ++layer)
+    for (int32_t expert = 0; expert < num_experts_; ++expert)
+      for (const bool is_down : {false, true}) {
+        layout.begin_product();
+        for (const LoraModule& module : expert_modules(adapter, layer, expert, is_down)) layout.add(module);
+      }
+  layout.begin_product();
+  return layout;
 }
 
 // Each rank adds the whole of it, behind the sum over ranks.
@@ -154,8 +166,7 @@ bool CpuAdapterPacker::merges(const LoraAdapter& adapter, int64_t product) const
 }
 
 int64_t CpuAdapterPacker::num_bytes(const LoraAdapter& adapter) const {
-  const auto at = [&](int64_t product) { return modules_at(adapter, product); };
-  int64_t bytes = lay_out(num_layers_, at, embedding_of(adapter)).at.back();
+  int64_t bytes = lay_out(adapter).at.back();
   bytes += spread_of(bytes);
   for (int64_t i = 0; i < num_adapted_products(num_layers_); ++i)
     if (merges(adapter, i)) bytes += base_weight(i).resident_bytes();
@@ -169,19 +180,20 @@ int64_t CpuAdapterPacker::next_begin(int64_t bytes) const {
 }
 
 std::shared_ptr<const PackedAdapter> CpuAdapterPacker::pack(const LoraAdapter& adapter) const {
-  const auto at = [&](int64_t product) { return modules_at(adapter, product); };
-  Layout layout = lay_out(num_layers_, at, embedding_of(adapter));
+  auto layout = lay_out(adapter);
   auto packed = std::make_shared<CpuPackedAdapter>();
   packed->start = std::move(layout.start);
+  packed->embedding_product = num_adapted_products(num_layers_);
+  packed->num_experts = adapter.has_experts() ? num_experts_ : 0;
   const int64_t begin = next_begin(layout.at.back());
   packed->memory = cpu::AlignedBuffer(begin + layout.at.back());
   packed->matrices = std::move(layout.matrices);
-  const auto first_of_table = static_cast<size_t>(packed->start[packed->start.size() - 2]);
+  const int32_t* const of_table = packed->start.data() + packed->embedding_product;
   for (size_t i = 0; i < layout.modules.size(); ++i) {
     cpu::LoraMatrices& m = packed->matrices[i];
     m.a = packed->memory.data() + begin + layout.at[2 * i];
     m.b = packed->memory.data() + begin + layout.at[2 * i + 1];
-    llmb::pack(layout.modules[i], i >= first_of_table, m);
+    llmb::pack(layout.modules[i], std::cmp_greater_equal(i, of_table[0]) && std::cmp_less(i, of_table[1]), m);
   }
   if (!adapter.is_merged()) return packed;
   ThreadPool alone(1);  // the steps have the other threads

@@ -23,7 +23,11 @@ namespace llmb {
 struct CpuPackedAdapter final : PackedAdapter {
   cpu::AlignedBuffer memory;  // of all matrices
   std::vector<cpu::LoraMatrices> matrices;
-  std::vector<int32_t> start;  // [num_adapted_products() + 2]  into matrices: the products', then the embedding's
+  // [num_adapted_products() + 2]  into matrices: the products', then the embedding's; then, where the adapter has experts',
+  // [layers, num_experts, 2]  those of gate and up, and of down.
+  std::vector<int32_t> start;
+  int64_t embedding_product = 0;
+  int32_t num_experts = 0;  // 0: it has none
 
   // By adapted_product_index(), in place of the base's weights and without matrices above; empty: the adapter is not
   // merged.
@@ -37,7 +41,12 @@ struct CpuPackedAdapter final : PackedAdapter {
   std::span<const cpu::LoraMatrices> of(int64_t layer, Projection projection) const {
     return of_product(static_cast<size_t>(adapted_product_index(layer, projection)));
   }
-  std::span<const cpu::LoraMatrices> embedding() const { return of_product(start.size() - 2); }
+  std::span<const cpu::LoraMatrices> embedding() const { return of_product(static_cast<size_t>(embedding_product)); }
+  // REQUIRES: num_experts > 0
+  std::span<const cpu::LoraMatrices> of_expert(int64_t layer, int64_t expert, bool is_down) const {
+    return of_product(
+        static_cast<size_t>(embedding_product + 1 + 2 * (layer * num_experts + expert) + (is_down ? 1 : 0)));
+  }
 
  private:
   std::span<const cpu::LoraMatrices> of_product(size_t i) const {
@@ -49,8 +58,8 @@ class CpuAdapterPacker final : public AdapterPacker {
  public:
   // base: outlives this; set before an adapter that is merged is packed. rank: of several, whose adapters are not
   // merged; none: this one computes the whole model.
-  CpuAdapterPacker(int32_t num_layers, const MergeBase& base, std::optional<LoraShare> rank)
-      : num_layers_(num_layers), base_(base), rank_(std::move(rank)) {}
+  CpuAdapterPacker(int32_t num_layers, int32_t num_experts, const MergeBase& base, std::optional<LoraShare> rank)
+      : num_layers_(num_layers), num_experts_(num_experts), base_(base), rank_(std::move(rank)) {}
 
   int64_t num_bytes(const LoraAdapter& adapter) const override;
   std::shared_ptr<const PackedAdapter> pack(const LoraAdapter& adapter) const override;
@@ -60,10 +69,15 @@ class CpuAdapterPacker final : public AdapterPacker {
   DType activations_of(int64_t product) const;
   bool merges(const LoraAdapter& adapter, int64_t product) const;
   std::vector<LoraModule> modules_at(const LoraAdapter& adapter, int64_t product) const;
+  std::span<const LoraModule> expert_modules(const LoraAdapter& adapter, int64_t layer, int32_t expert,
+                                             bool is_down) const;
   const LoraModule* embedding_of(const LoraAdapter& adapter) const;
   int64_t next_begin(int64_t bytes) const;
 
-  const int32_t num_layers_;
+  struct Layout;
+  Layout lay_out(const LoraAdapter& adapter) const;
+
+  const int32_t num_layers_, num_experts_;
   const MergeBase& base_;
   const std::optional<LoraShare> rank_;
   mutable std::atomic<uint32_t> num_packed_{0};

@@ -211,9 +211,10 @@ void CudaOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows ou
             [&]<typename T>(T) { cuda::activate(spec, data<const T>(x), rows, out.width, data<T>(out), stream_); });
 }
 
-void CudaOps::mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
-                          Rows router_logits, const DeviceBuffer* choice_bias, const DeviceBuffer* scales, Rows x,
-                          int64_t rows, Rows out) {
+// No adapter adds to experts here (PackerForDevice::check).
+void CudaOps::mix_experts(const AdaptedProduct&, const ExpertsWeight& experts, const ExpertsConfig& config,
+                          const ActivationSpec& spec, Rows router_logits, const DeviceBuffer* choice_bias,
+                          const DeviceBuffer* scales, Rows x, int64_t rows, Rows out) {
   const auto floats = [](const DeviceBuffer* buffer) {
     return buffer != nullptr ? data<const float>(buffer->rows()) : nullptr;
   };

@@ -178,7 +178,8 @@ class CudaOps final : public Ops, public StepParts {
   void rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) override;
   void paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) override;
   void activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) override;
-  void mix_experts(const ExpertsWeight& experts, const ExpertsConfig& config, const ActivationSpec& spec,
+  void mix_experts(const AdaptedProduct& product, const ExpertsWeight& experts, const ExpertsConfig& config,
+                   const ActivationSpec& spec,
                    Rows router_logits, const DeviceBuffer* choice_bias, const DeviceBuffer* scales, Rows x,
                    int64_t rows, Rows out) override;
   void add_gated(Rows x, Rows y, Rows gate, int64_t rows) override;

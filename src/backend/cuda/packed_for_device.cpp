@@ -98,7 +98,7 @@ void store_a(const LoraModule& module, bool is_table, DType dtype, const RowsInP
 void store_b_transposed(const LoraModule& module, DType dtype, const RowsInPages& to) {
   std::vector<float> row(static_cast<size_t>(module.rank()));
   for (int64_t column = 0; column < module.num_columns(); ++column) {
-    read_floats(module.b, module.row_of_column(column), row.data());
+    read_b(module, module.row_of_column(column), row.data());
     for (int64_t r = 0; r < module.rank(); ++r) store(row[r], dtype, column, to.row(r));
   }
 }
@@ -183,6 +183,11 @@ void PackerForDevice::lay_out(const LoraAdapter& adapter, PackedForDevice* packe
     }
   }
   *num_pages = writer.num_pages();
+}
+
+Status PackerForDevice::check(const LoraAdapter& adapter) const {
+  return adapter.has_experts() ? unsupported("adapters of experts that a router chooses are computed with --device cpu only")
+                               : Status();
 }
 
 int64_t PackerForDevice::num_bytes(const LoraAdapter& adapter) const {

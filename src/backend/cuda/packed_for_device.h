@@ -50,6 +50,7 @@ class PackerForDevice final : public AdapterPacker {
         page_bytes_(adapter_page_bytes(config, dtype)),
         rank_(std::move(rank)) {}
 
+  Status check(const LoraAdapter& adapter) const override;
   int64_t num_bytes(const LoraAdapter& adapter) const override;
   std::shared_ptr<const PackedAdapter> pack(const LoraAdapter& adapter) const override;
 
