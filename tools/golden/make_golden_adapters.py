@@ -85,7 +85,7 @@ def save_adapter(model, options, dtype, out, generator):
     (out / "README.md").unlink(missing_ok=True)
     weights = load_file(out / "adapter_model.safetensors")
     for name, value in sorted(weights.items()):
-        if "base_layer" in name:  # the model's own, which PEFT saves beside adapters of a vocabulary
+        if name.endswith("base_layer.weight"):  # the model's own, which PEFT saves beside adapters of a vocabulary
             continue
         noise = torch.randn(value.shape, generator=generator)
         scale = value.shape[1] ** -0.5 * (0.7 if "lora_B" in name else 1.0)
