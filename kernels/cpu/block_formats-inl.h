@@ -41,7 +41,7 @@ HWY_INLINE V round_to_f16(V x) {
 // Integers with a scale and a zero. Codes: Q8_0's bytes as they are, or Q4_0's.
 template <class Codes, bool kIsBf16>
 struct Integers : Codes {
-  static constexpr bool kRounds = true, kHasZero = true;
+  static constexpr bool kRounds = true, kHasZero = true, kIsDirect = false;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
     if constexpr (Codes::kIsNibble) return Codes::codes(s, run, word);
     else return s.word(word);

@@ -40,6 +40,7 @@ struct SectionReader {
   const uint8_t *groups_at = nullptr, *zeros_at = nullptr;  // of the groups of an indexed format
   const uint16_t* of = nullptr;                             // the groups of the run's k
 
+  SectionReader() = default;
   SectionReader(const BlockSection& s, const uint8_t* section, int64_t column)
       : words_at(section + column * 4),
         halves_at(section + s.halves() + column * 2),
@@ -103,6 +104,7 @@ HWY_INLINE U spread_fifth_bits(U bits, int word) {
 // A format has
 //   codes(): four unsigned codes, a byte each, of word `word` (k from 4 · word on) of run `run` of a section
 //   kBlocks: which it is, of ggml's; kRuns: of a block; kIsPaired: two of them in turn share words
+//   kIsDirect: codes lie in word word_at(), from bit bit_at() of each byte on; those of eight bits are signed there
 //   kCodeBits; kOffset: the code that means 0; or kTable or kNumbers: what codes, of four bits (kIsNibble), mean
 //   scale(), minimum(): of half `half` (16 k) of a run; number = scale · code, minus or plus the minimum
 //   kRounds: number = round(scale · code), or where kHasZero round(scale · (code − zero)); zero() gives 2^23 + it
@@ -114,7 +116,7 @@ struct Format {
   static constexpr bool kHasTable = false;  // sanitizers keep an array's address from being compared at compile time
   static constexpr const int8_t* kTable = nullptr;
   static constexpr bool kIsNibble = false, kHasMinimum = false, kAddsMinimum = false, kIsByHalves = false;
-  static constexpr bool kRounds = false, kHasZero = false, kIsIndexed = false, kIsPaired = false;
+  static constexpr bool kRounds = false, kHasZero = false, kIsIndexed = false, kIsPaired = false, kIsDirect = false;
   static constexpr bool kHasNumbers = false, kHasOwnNumber = false, kIsSparse24 = false;
   static constexpr const float* kNumbers = nullptr;
 };
@@ -122,9 +124,11 @@ struct Format {
 // 32 codes in 16 bytes: low halves of all bytes, then high ones. kFirst: words in front of them.
 template <int kFirst>
 struct Nibbles32 : Format {
-  static constexpr bool kIsNibble = true;
-  static HWY_INLINE U codes(const SectionReader& s, int64_t, int word) {
-    return nibbles(s.word(kFirst + word % 4), word / 4 * 4);
+  static constexpr bool kIsNibble = true, kIsDirect = true;
+  static constexpr int64_t word_at(int64_t, int word) { return kFirst + word % 4; }
+  static constexpr int bit_at(int64_t, int word) { return word / 4 * 4; }
+  static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
+    return nibbles(s.word(word_at(run, word)), bit_at(run, word));
   }
   static HWY_INLINE V scale(const SectionReader& s, int64_t, int) { return s.half(0); }
   static HWY_INLINE V minimum(const SectionReader& s, int64_t, int) { return s.half(1); }
@@ -133,6 +137,9 @@ struct Nibbles32 : Format {
 struct Q8_0 : Format {
   static constexpr BlockFormat kBlocks = BlockFormat::kQ8_0;
   static constexpr int kOffset = 128, kCodeBits = 8;
+  static constexpr bool kIsDirect = true;
+  static constexpr int64_t word_at(int64_t, int word) { return word; }
+  static constexpr int bit_at(int64_t, int) { return 0; }
   static HWY_INLINE U codes(const SectionReader& s, int64_t, int word) {
     return hn::Xor(s.word(word), hn::Set(DU(), 0x80808080));
   }
@@ -149,7 +156,7 @@ struct Q4_1 : Nibbles32<0> {
 struct Q5_1 : Nibbles32<1> {
   static constexpr BlockFormat kBlocks = BlockFormat::kQ5_1;
   static constexpr int kCodeBits = 5;
-  static constexpr bool kIsNibble = false, kHasMinimum = true, kAddsMinimum = true;
+  static constexpr bool kIsNibble = false, kIsDirect = false, kHasMinimum = true, kAddsMinimum = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
     return hn::Or(Nibbles32<1>::codes(s, run, word), spread_fifth_bits(s.word(0), word));
   }
@@ -181,9 +188,11 @@ struct MXFP4 : Nibbles32<0> {
 template <int kFirst>
 struct NibbleRuns : Format {
   static constexpr int kRuns = 8;
-  static constexpr bool kIsNibble = true, kIsPaired = true;
+  static constexpr bool kIsNibble = true, kIsDirect = true, kIsPaired = true;
+  static constexpr int64_t word_at(int64_t run, int word) { return kFirst + (run >> 1) * 8 + word; }
+  static constexpr int bit_at(int64_t run, int) { return static_cast<int>(run & 1) * 4; }
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    return nibbles(s.word(kFirst + run / 2 * 8 + word), static_cast<int>(run % 2 * 4));
+    return nibbles(s.word(word_at(run, word)), bit_at(run, word));
   }
 };
 struct Q4_K : NibbleRuns<0> {
@@ -199,7 +208,7 @@ struct Q4_K : NibbleRuns<0> {
 struct Q5_K : Q4_K {
   static constexpr BlockFormat kBlocks = BlockFormat::kQ5_K;
   static constexpr int kCodeBits = 5;
-  static constexpr bool kIsNibble = false;
+  static constexpr bool kIsNibble = false, kIsDirect = false;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
     const U high = moved<4>(s.word(word), static_cast<int>(run));
     return hn::OrAnd(NibbleRuns<8>::codes(s, run, word), high, hn::Set(DU(), 0x10101010));
@@ -208,11 +217,13 @@ struct Q5_K : Q4_K {
 struct IQ4_XS : Format {
   static constexpr BlockFormat kBlocks = BlockFormat::kIQ4_XS;
   static constexpr int kRuns = 8;
-  static constexpr bool kIsNibble = true;
+  static constexpr bool kIsNibble = true, kIsDirect = true;
   static constexpr bool kHasTable = true;
   static constexpr const int8_t* kTable = kIq4Values;
+  static constexpr int64_t word_at(int64_t run, int word) { return run * 4 + word % 4; }
+  static constexpr int bit_at(int64_t, int word) { return word / 4 * 4; }
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    return nibbles(s.word(run * 4 + word % 4), word / 4 * 4);
+    return nibbles(s.word(word_at(run, word)), bit_at(run, word));
   }
   static HWY_INLINE V scale(const SectionReader& s, int64_t run, int) { return hn::Mul(s.half(0), s.signed_byte(run)); }
 };
@@ -220,15 +231,15 @@ struct IQ4_XS : Format {
 // Halves of 128 k: four runs, two bits each, share 32 bytes. kFirst: words in front of them.
 template <int kFirst>
 HWY_INLINE U two_bits(const SectionReader& s, int64_t run, int word) {
-  return low_bits(hn::ShiftRightSame(s.word(kFirst + run / 4 * 8 + word), static_cast<int>(run % 4 * 2)), 0x03030303);
+  return low_bits(hn::ShiftRightSame(s.word(kFirst + (run >> 2) * 8 + word), static_cast<int>(run & 3) * 2), 0x03030303);
 }
 struct Q6_K : Format {
   static constexpr BlockFormat kBlocks = BlockFormat::kQ6_K;
   static constexpr int kRuns = 8, kOffset = 32, kCodeBits = 6;
   static constexpr bool kIsByHalves = true;
   static HWY_INLINE U codes(const SectionReader& s, int64_t run, int word) {
-    const U low = nibbles(s.word(run / 4 * 16 + run % 2 * 8 + word), static_cast<int>(run / 2 % 2 * 4));
-    const U high = moved<4>(s.word(32 + run / 4 * 8 + word), static_cast<int>(run % 4 * 2));
+    const U low = nibbles(s.word((run >> 2) * 16 + (run & 1) * 8 + word), static_cast<int>(run >> 1 & 1) * 4);
+    const U high = moved<4>(s.word(32 + (run >> 2) * 8 + word), static_cast<int>(run & 3) * 2);
     return hn::OrAnd(low, high, hn::Set(DU(), 0x30303030));
   }
   static HWY_INLINE V scale(const SectionReader& s, int64_t run, int half) {

@@ -13,30 +13,63 @@ HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
 namespace HWY_NAMESPACE {
 
+// Vectors of columns whose chains of sums go side by side.
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+constexpr int kRowVecs = 4;
+#else
+constexpr int kRowVecs = 2;
+#endif
+
+// A lone row's task and where it is: run `run`, whose numbers of x and section are these.
+struct RowRun {
+  const BlockSection& section;
+  const uint8_t* data;
+  int64_t runs, run;                // of a section, of the panel
+  const uint8_t* sections_end;      // of the panel
+  int64_t num_k;
+  const float* x;
+};
+
+// Adds the products of a run with kVecs vectors of columns from `column` on to sums; asks for as many bytes meanwhile.
+template <class F, int kVecs>
+HWY_INLINE void multiply_run(const RowRun& at, int64_t column, V table, const uint8_t* reading, int64_t bytes,
+                             RowFetch& fetch, float* sums) {
+  const D d;
+  SectionReader s[kVecs];
+  V acc[kVecs];
+  LLMB_UNROLL for (int v = 0; v < kVecs; ++v) {
+    s[v] = SectionReader(at.section, at.data, column + v * kLanes);
+    if constexpr (F::kIsIndexed) s[v].index(at.sections_end, at.num_k, at.run * kRun, column + v * kLanes);
+    acc[v] = hn::Load(d, sums + column + v * kLanes);
+  }
+  for_each_number<F>(s, at.run % at.runs, table, [&](int i, int v, V number) HWY_ATTR {
+    if (v == 0 && i % 4 == 0) fetch.turn(reading + bytes * (i / 4) / 8);
+    acc[v] = hn::MulAdd(hn::Set(d, at.x[i]), number, acc[v]);
+  });
+  LLMB_UNROLL for (int v = 0; v < kVecs; ++v) hn::Store(acc[v], d, sums + column + v * kLanes);
+}
+
 template <class F>
 HWY_NOINLINE void multiply_row(const LinearTask& t, BlockFormat format, float* sums) {
-  constexpr int kVecs = 2;  // four are not faster
-  const D d;
   const BlockSection& section = block_section(format);
   const int64_t runs = block_size(format).size / kRun, num_k = t.weight->in_features();
   const uint8_t* const panel = t.weight->panel(t.panel);
   const uint8_t* const sections_end = panel + block_panel_bytes(format, num_k);
   const float* const x = t.x + t.row_begin * num_k;
   const V table = table_of<F>();
+  const int64_t scales_ahead = runs > 1 ? section.size() : 0;
+  RowFetch fetch(panel + scales_ahead);
+  const int64_t column_bytes = section.size() / runs / (t.column_end - t.column_begin) * kLanes;
   for (int64_t k = 0; k < num_k; k += kRun) {
     const int64_t run = k / kRun;
-    const uint8_t* const data = panel + run / runs * section.size();
-    const uint8_t* const ahead = panel + run * section.size() / runs + fetch_bytes_ahead(section, runs);
-    for (int64_t line = 0; line < section.size() / runs; line += 64) __builtin_prefetch(ahead + line, 0, 2);
-    for (int64_t column = t.column_begin; column < t.column_end; column += kVecs * kLanes) {
-      SectionReader s[] = {{section, data, column}, {section, data, column + kLanes}};
-      if constexpr (F::kIsIndexed)
-        for (int v = 0; v < kVecs; ++v) s[v].index(sections_end, num_k, k, column + v * kLanes);
-      V acc[kVecs] = {hn::Load(d, sums + column), hn::Load(d, sums + column + kLanes)};
-      for_each_number<F>(s, run % runs, table, [&](int i, int v, V number) HWY_ATTR {
-        acc[v] = hn::MulAdd(hn::Set(d, x[k + i]), number, acc[v]);
-      });
-      LLMB_UNROLL for (int v = 0; v < kVecs; ++v) hn::Store(acc[v], d, sums + column + v * kLanes);
+    const RowRun at = {section, panel + run / runs * section.size(), runs, run, sections_end, num_k, x + k};
+    const uint8_t* reading = panel + run * section.size() / runs + scales_ahead;
+    int64_t column = t.column_begin;
+    for (; column + kRowVecs * kLanes <= t.column_end; column += kRowVecs * kLanes, reading += kRowVecs * column_bytes)
+      multiply_run<F, kRowVecs>(at, column, table, reading, kRowVecs * column_bytes, fetch, sums);
+    if constexpr (kRowVecs > 2) {
+      for (; column < t.column_end; column += 2 * kLanes, reading += 2 * column_bytes)
+        multiply_run<F, 2>(at, column, table, reading, 2 * column_bytes, fetch, sums);
     }
   }
 }

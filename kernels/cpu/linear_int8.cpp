@@ -10,8 +10,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/per_thread.h"
-#include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/cpu_target.h"
 #include "kernels/cpu/linear_amx.h"
 #include "kernels/cpu/linear_int8_neon.h"
@@ -22,6 +20,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear_int8.cpp"
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/w4a8_row-inl.h"
 #include "kernels/cpu/w4a8_words-inl.h"
 
 #ifndef LLMB_KERNELS_CPU_LINEAR_INT8_ONCE_
@@ -279,18 +278,6 @@ HWY_INLINE void write_int8_sums(const LinearTask& t, const int32_t* sums) {
   }
 }
 
-#if LLMB_HAS_AMX_CODE && HWY_TARGET <= HWY_AVX3
-// A thread's own memory with the int8 words of a task's panel.
-const uint8_t* whole_w4a8_panel(const LinearTask& t, int64_t num_words) {
-  AlignedBuffer& buffer = per_thread<AlignedBuffer>([] {});
-  const int64_t num_groups = ceil_div(num_words, kNumberGroup / 4), bytes = num_groups * kNumberGroup * kInt8Width;
-  if (buffer.size_bytes() < bytes) buffer = AlignedBuffer(bytes);
-  w4a8_words(t.weight->panel(t.panel), num_groups, t.column_begin, t.column_end,
-             reinterpret_cast<uint32_t(*)[kInt8Width]>(buffer.data()));
-  return buffer.data();
-}
-#endif
-
 void int8_linear_task_target(const LinearTask& t) {
   HWY_ALIGN int32_t sums[kLinearTaskRows * kInt8Width];
   const int64_t num_words = ceil_div(t.weight->in_features(), 4), stride = quantized_row_bytes(t.weight->in_features());
@@ -298,6 +285,12 @@ void int8_linear_task_target(const LinearTask& t) {
   const uint8_t* panel = t.weight->panel(t.panel);
   constexpr int64_t kWordBytes = kInt8Width * 4, kGroupWords = kNumberGroup / 4;
   const bool is_w4a8 = t.weight->format() == PackedFormat::kW4A8;
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  if (is_w4a8 && has_vnni() && t.row_end - t.row_begin == 1) {
+    w4a8_row(panel, t.weight->in_features(), t.x_bytes + t.row_begin * stride, t.column_begin, t.column_end, sums);
+    return write_int8_sums(t, sums);
+  }
+#endif
 #if LLMB_HAS_AMX_CODE && HWY_TARGET <= HWY_AVX3
   if (num_tiles > 1 && has_amx()) {
     AmxProduct product = amx_product(t, num_words, stride);

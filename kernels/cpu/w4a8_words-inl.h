@@ -8,7 +8,11 @@
 #define LLMB_KERNELS_CPU_W4A8_WORDS_INL_H_
 #endif
 
+#include "base/per_thread.h"
+#include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/block_panel.h"
+#include "kernels/cpu/linear_amx.h"
+#include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/number_panels.h"
 #include "kernels/cpu/simd-inl.h"
 
@@ -57,6 +61,18 @@ HWY_INLINE void w4a8_words(const uint8_t* groups, int64_t num_groups, int64_t co
     }
   }
 }
+
+#if LLMB_HAS_AMX_CODE && HWY_TARGET <= HWY_AVX3
+// A thread's own memory with the int8 words of a task's panel.
+const uint8_t* whole_w4a8_panel(const LinearTask& t, int64_t num_words) {
+  AlignedBuffer& buffer = per_thread<AlignedBuffer>([] {});
+  const int64_t num_groups = ceil_div(num_words, kNumberGroup / 4), bytes = num_groups * kNumberGroup * PackedLinear::kPanelWidth;
+  if (buffer.size_bytes() < bytes) buffer = AlignedBuffer(bytes);
+  w4a8_words(t.weight->panel(t.panel), num_groups, t.column_begin, t.column_end,
+             reinterpret_cast<uint32_t(*)[PackedLinear::kPanelWidth]>(buffer.data()));
+  return buffer.data();
+}
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace llmb::cpu

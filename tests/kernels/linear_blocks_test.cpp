@@ -74,6 +74,24 @@ TEST_CASE("products are those of the dequantised matrix, to the bit: any rows, c
   });
 }
 
+// Six threads take 993 rows by one panel as 31 tasks of 32 rows, each by half a panel, and the last row alone.
+TEST_CASE("the row that tasks of many rows leave over is as it is alone, with half a panel as well") {
+  ThreadPool one(1), six(6);
+  constexpr int64_t kRows = 993, kWidth = 64, kCols = 256;
+  const std::vector<float> x = random_normal(kRows * kCols, 4), last(x.end() - kCols, x.end());
+  for (const BlockFormat format : all_block_formats()) {
+    CAPTURE(std::string(block_size(format).name));
+    const BlockWeights blocks(format, kWidth, kCols, 5);
+    const PackedLinear packed = PackedLinear::pack({&blocks.view, 1}, {}, six);
+    for_each_simd_target([&](const std::string& target) {
+      if (target == "SCALAR" || target == "EMU128") return;
+      CAPTURE(target);
+      const std::vector<float> all = run(packed, x, kRows, six);
+      CHECK(same_bytes(std::span(all).last(kWidth), run(packed, last, 1, one)));
+    });
+  }
+}
+
 TEST_CASE("parts of several formats become one matrix; a panel that they share is fp32") {
   ThreadPool pool(2);
   constexpr int64_t kCols = 512;
