@@ -30,7 +30,9 @@ class Drafter {
                      std::span<Guess> guesses) = 0;  // [sequences]
 
   // Before it is asked: the probability that a token of the sequence's is right where those before it are; and the time
-  // that one token for each of so many sequences takes. A drafter that costs nothing tells by its guesses.
+  // that one token for each of so many sequences takes, at least kUnknownMs where it takes any and nobody knows yet how
+  // much. A drafter that costs nothing tells by its guesses.
+  static constexpr double kUnknownMs = 1e-6;
   virtual double acceptance(const Sequence& /*sequence*/) const { return 1; }
   virtual double ms_per_token(int32_t /*num_sequences*/) const { return 0; }
 

@@ -4,6 +4,7 @@
 // Li et al. 2024), and takes for the second token and further ones what it gave itself.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -53,7 +54,9 @@ class LayersDrafter final : public Drafter {
   std::string name() const override { return options_.name; }
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
   double acceptance(const Sequence& sequence) const override;
-  double ms_per_token(int32_t num_sequences) const override { return cost_.ms(num_sequences); }
+  double ms_per_token(int32_t num_sequences) const override {
+    return std::max(kUnknownMs, cost_.ms(num_sequences));
+  }
   bool guesses_behind(const Sequence& sequence) const override;
   void see_drafts(std::span<TokenId> tokens) override;
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;

@@ -3,6 +3,7 @@
 // states of a step and runs the heads (StepPlan::hidden_rows).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -47,7 +48,9 @@ class MedusaDrafter final : public Drafter {
   std::string name() const override { return "medusa"; }
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
   double acceptance(const Sequence& sequence) const override;
-  double ms_per_token(int32_t num_sequences) const override { return cost_.ms(num_sequences) / num_heads_; }
+  double ms_per_token(int32_t num_sequences) const override {
+    return std::max(kUnknownMs, cost_.ms(num_sequences) / num_heads_);
+  }
   void see_drafts(std::span<TokenId> tokens) override;
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
   void see(const StepPlan& plan, const StepOutput& output) override;

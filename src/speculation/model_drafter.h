@@ -2,6 +2,7 @@
 // the target, request, choice and position, so that its samples meet the target's as often as they can.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,7 +50,9 @@ class ModelDrafter final : public Drafter {
   std::string name() const override { return "draft"; }
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
   double acceptance(const Sequence& sequence) const override;
-  double ms_per_token(int32_t num_sequences) const override { return cost_.ms(num_sequences); }
+  double ms_per_token(int32_t num_sequences) const override {
+    return std::max(kUnknownMs, cost_.ms(num_sequences));
+  }
   double take_invested_ms() override;
   bool guesses_behind(const Sequence& sequence) const override { return is_fed(sequence); }
   void see_drafts(std::span<TokenId> tokens) override;

@@ -21,6 +21,12 @@ class SpeculationSwitch {
     if (wait_ > 0 && --wait_ == 0) begin_trial(num_sequences);
   }
 
+  // It is known that the trial that runs, or was to begin, will not pay.
+  void put_off() {
+    wait_ = std::max(kFirstPause, wait_for_lost());
+    trial_left_ = 0;
+  }
+
   // Gains leave out the time to read prompts and answers, of so many steps, which a trial that fails has lost.
   void invest(double num_steps) {
     if (is_trial()) lost_ += num_steps;
@@ -42,8 +48,7 @@ class SpeculationSwitch {
       if (gain_ >= 0 && ++num_kept_ == kMemory) pause_ = kFirstPause;
     }
     if (gain_ >= 0) return;
-    // The next trial comes so late that the time lost in this one is a small part.
-    wait_ = std::max(pause_, static_cast<int32_t>(std::min(kPauseForLost * lost_, kMaxPauseForLost)));
+    wait_ = std::max(pause_, wait_for_lost());
     pause_ = std::min(2 * pause_, kMaxPause);
   }
 
@@ -56,6 +61,10 @@ class SpeculationSwitch {
   static constexpr double kLeastPromise = 0.05, kMostPromise = 0.25;
   static constexpr double kMostGain = 2;  // of one step that counts
 
+  // The next trial comes so late that the time lost in this one is a small part.
+  int32_t wait_for_lost() const {
+    return static_cast<int32_t>(std::min(kPauseForLost * lost_, kMaxPauseForLost));
+  }
   void begin_trial(int32_t num_sequences) {
     trial_left_ = kTrialSteps;
     trial_sum_ = lost_ = 0;

@@ -14,6 +14,7 @@ Speculator::Speculator(const SpeculatorOptions& options, std::vector<std::unique
     : options_(options), drafters_(std::move(drafters)), cost_(cost), clock_(clock), switch_(cost.is_known()) {
   LLMB_CHECK(!drafters_.empty() && drafters_.size() <= static_cast<size_t>(kMaxDrafters));
   for (const auto& drafter : drafters_) metrics_.drafters.push_back({.name = drafter->name()});
+  num_passed_over_.resize(drafters_.size());
 }
 
 void Speculator::begin_plan(const PlanOutlook& outlook) {
@@ -25,13 +26,15 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
   most_giving_ = std::max(most_giving_, num_giving_);
   begin_choices(outlook);
   if (planned.is_ahead) planned.num_sitting_out = num_sitting_out(outlook);
+  if (!options_.drafts_always && switch_.is_trial() && !may_pay(outlook)) switch_.put_off();
   if (!is_on()) {
     num_alone_left_ = 0;
     return;
   }
   planned.is_on = true;
   const double begin_ms = clock_.now_ms();
-  for (size_t i = 0; i < drafters_.size(); ++i) ask(i, outlook);
+  for (size_t i = 0; i < drafters_.size(); ++i)
+    if (!is_passed_over(i)) ask(i, outlook);
   // Drafts that the host does not see take the device their time all the same.
   int32_t num_unseen = 0, most_unseen = 0;
   double unseen_ms = 0;

@@ -99,6 +99,11 @@ class Speculator final : public Proposer {
   bool is_on() const { return options_.drafts_always || switch_.is_on(); }
   void begin_choices(const PlanOutlook& outlook);
   int32_t num_sitting_out(const PlanOutlook& outlook) const;
+  bool may_pay(const PlanOutlook& outlook);
+  bool may_pay(const Drafter& drafter, const PlanOutlook& outlook);
+  bool is_passed_over(size_t drafter) const {
+    return !options_.drafts_always && switch_.is_trial() && num_passed_over_[drafter] > 0;
+  }
   void ask(size_t drafter, const PlanOutlook& outlook);
   void draft(Drafter& drafter, DraftLimits limits);  // asked_ -> guesses_
   // For a drafter, and how many times the rate without any drafts that is expected to give.
@@ -152,6 +157,7 @@ class Speculator final : public Proposer {
     double left_ms = 0;  // for drafters, not yet spent
   };
   Trial trial_;  // the newest
+  std::vector<int32_t> num_passed_over_;  // [drafters] steps of trials in a row; <= 0: it takes part
   double usual_gap_cost_ms_ = 0;
   double gap_without_ms_ = 0;   // between steps without drafting
   double gap_together_ms_ = 0;  // before a step that sees all,

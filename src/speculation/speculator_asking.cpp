@@ -9,6 +9,32 @@
 
 namespace llmb {
 
+// A trial of drafters that take time is dear. Those that would not pay if half of their wrong tokens were right, at what
+// they and steps cost, are passed over. False: all of them.
+bool Speculator::may_pay(const PlanOutlook& outlook) {
+  // A time that was wrong when it was measured is not believed for ever: then a drafter has a trial all the same.
+  constexpr int32_t kMostPassedOver = 128, kTrialSteps = 4;
+  bool may_any = false;
+  for (size_t i = 0; i < drafters_.size(); ++i) {
+    int32_t& num_passed_over = num_passed_over_[i];
+    if (may_pay(*drafters_[i], outlook)) num_passed_over = 0;
+    else if (++num_passed_over > kMostPassedOver) num_passed_over = 1 - kTrialSteps;
+    may_any |= num_passed_over <= 0;
+  }
+  return may_any;
+}
+
+bool Speculator::may_pay(const Drafter& drafter, const PlanOutlook& outlook) {
+  const auto count = static_cast<int32_t>(candidates_.size());
+  const double ms = count == 0 ? 0 : drafter.ms_per_token(count);
+  if (ms == 0 || cost_.ms(outlook.num_rows) == 0) return true;
+  double acceptance = 0;
+  for (const Sequence* sequence : candidates_) acceptance += drafter.acceptance(*sequence) / count;
+  asked_ = candidates_;
+  const double hoped = (1 + acceptance) / 2;
+  return worth_asking(ms, hoped, outlook.num_rows, {0, static_cast<double>(num_giving_), 1}).gain > 1;
+}
+
 // Those sequences for which it expects more than the drafters before it.
 void Speculator::ask(size_t drafter, const PlanOutlook& outlook) {
   Drafter& asked = *drafters_[drafter];

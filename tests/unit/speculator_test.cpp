@@ -11,7 +11,7 @@
 #include "core/drafted_tokens.h"
 #include "speculation/acceptance.h"
 #include "speculation/speculator.h"
-#include "tests/support/test_rng.h"
+#include "tests/support/simulated_decoding.h"
 #include "tests/support/workload.h"
 
 namespace llmb::test {
@@ -120,61 +120,32 @@ class RarelySureDrafter final : public Drafter {
   int64_t num_calls_ = 0;
 };
 
-struct Simulated {
-  double ms = 0;
-  int64_t num_tokens = 0;
-  double ms_per_token() const { return ms / static_cast<double>(num_tokens); }
+// Takes as long as it says for a token. Its first calls were delayed, and it says so until it is asked again.
+class DelayedDrafter final : public Drafter {
+ public:
+  DelayedDrafter(double delayed_ms, double usual_ms, VirtualClock& clock)
+      : delayed_ms_(delayed_ms), usual_ms_(usual_ms), clock_(clock) {}
+  std::string name() const override { return "delayed"; }
+  double acceptance(const Sequence&) const override { return 0.9; }
+  double ms_per_token(int32_t) const override { return num_calls == 0 ? kUnknownMs : num_calls <= 3 ? delayed_ms_ : usual_ms_; }
+  void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override {
+    ++num_calls;
+    clock_.advance_ms(limits.max_tokens * ms_per_token(1));
+    num_drafted += limits.max_tokens;
+    for (size_t i = 0; i < sequences.size(); ++i)
+      for (int32_t k = 0; k < limits.max_tokens; ++k) guesses[i].add(7, k - 1, 0.9, 0);
+  }
+  void learn(const Sequence&, const Guess&, std::span<const Verdict>) override {}
+  void forget(const Sequence&) override {}
+
+  int32_t num_calls = 0, num_drafted = 0;
+
+ private:
+  const double delayed_ms_, usual_ms_;
+  VirtualClock& clock_;
 };
 
-// Decode steps of `batch` sequences: a step costs cost(rows), now and then several times that; a draft is right with
-// probability `right_rate` where those before it are; without a plan ahead the host's gap is added.
-Simulated simulate(int32_t batch, int32_t num_steps, double right_rate, const std::function<double(int32_t)>& cost,
-                   Speculator* speculator, StepCost* learned = nullptr) {
-  constexpr double kGapMs = 0.03;
-  TestRng rng(static_cast<uint64_t>(batch));
-  Simulated done;
-  const auto request = make_request(4, 1'000'000);
-  std::vector<std::unique_ptr<Sequence>> owned;
-  std::vector<const Sequence*> decoding;
-  for (int32_t i = 0; i < batch; ++i) {
-    owned.push_back(std::make_unique<Sequence>(i, 0, request, BlockTable(16), 1'000'000, 0));
-    owned.back()->append_token(3);
-    decoding.push_back(owned.back().get());
-  }
-  for (int32_t step = 0; step < num_steps; ++step) {
-    const bool waits = speculator != nullptr && speculator->must_see_all();
-    StepPlan plan;
-    std::vector<Drafts> drafts(batch);
-    if (speculator != nullptr) speculator->begin_plan({decoding, batch, 0, 0});
-    for (int32_t i = 0; i < batch; ++i) {
-      if (speculator != nullptr) speculator->propose(*decoding[i], 16, &drafts[i]);
-      SampleGroup group;
-      group.seq = i;
-      group.row_begin = plan.num_samples();
-      plan.tokens.push_back(3);
-      plan.tokens.insert(plan.tokens.end(), drafts[i].tokens.begin(), drafts[i].tokens.end());
-      plan.sample_rows.resize(plan.tokens.size());
-      group.row_end = plan.num_samples();
-      plan.groups.push_back(group);
-    }
-    const double ms = cost(plan.num_tokens()) * (step % 10 == 9 ? 4 : 1);
-    done.ms += ms + (waits ? kGapMs : 0);
-    if (speculator != nullptr) speculator->see_drafts(&plan);
-    CHECK(!has_drafted(plan));
-    for (int32_t i = 0; i < batch; ++i) {
-      int32_t num_accepted = 0;
-      while (num_accepted < drafts[i].size() && rng.chance(right_rate)) ++num_accepted;
-      done.num_tokens += 1 + num_accepted;
-      for (int32_t k = 0; k < num_accepted; ++k) owned[i]->append_token(7);
-      owned[i]->append_token(3);
-      if (drafts[i].size() > 0) speculator->on_verified(*decoding[i], drafts[i].size(), num_accepted);
-    }
-    if (speculator == nullptr) continue;
-    learned->observe(plan.num_tokens(), 0, ms);
-    speculator->on_step(plan, StepOutput(), ms, waits ? kGapMs : 0);
-  }
-  return done;
-}
+using llmb::test::simulate;
 
 Simulated simulate(int32_t batch, int32_t num_steps, double right_rate, const std::function<double(int32_t)>& cost) {
   const VirtualClock clock;
@@ -284,6 +255,27 @@ TEST_CASE("a drafter that is sure now and then is kept where few long guesses ma
   const double gain = simulate(1, 4000, 0, cost, nullptr).ms_per_token() / done.ms_per_token();
   CAPTURE(gain);
   CHECK(gain > 1.08);
+}
+
+TEST_CASE("a drafter that would not pay if it were right is hardly asked again, and once in 8192 steps, as its time may be wrong") {
+  for (const double usual_ms : {12.0, 0.1}) {
+    VirtualClock clock;
+    std::vector<std::unique_ptr<Drafter>> drafters;
+    drafters.push_back(std::make_unique<DelayedDrafter>(12.0, usual_ms, clock));
+    const auto& delayed = static_cast<const DelayedDrafter&>(*drafters[0]);
+    StepCost learned;
+    Speculator speculator({}, std::move(drafters), learned, clock);
+    simulate(4, 8000, 0.9, flat, &speculator, &learned);
+    CHECK(delayed.num_calls == 1);
+    CHECK(delayed.num_drafted <= 2);  // nobody knew how long they take
+    const double begin_ms = clock.now_ms();
+    Simulated done = simulate(4, 8000, 0.9, flat, &speculator, &learned);
+    done.ms += clock.now_ms() - begin_ms;
+    const double gain = simulate(4, 8000, 0, flat, nullptr).ms_per_token() / done.ms_per_token();
+    CAPTURE(gain);
+    CAPTURE(delayed.num_calls);
+    CHECK((usual_ms < 1 ? gain > 2 : gain >= 0.99 && delayed.num_calls == 5));
+  }
 }
 
 TEST_CASE("guesses for a plan behind one in flight are judged by what their own plan gives, and nobody waits for a step") {
