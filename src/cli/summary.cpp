@@ -128,9 +128,13 @@ void add_speculation(std::string& out, const JobMetrics& m) {
     add_line(out, "drafts            %s: %lld tokens, %lld accepted (%.1f %%), %.2f tokens of a sequence in each step",
              kind.name.c_str(), static_cast<long long>(kind.num_drafted), static_cast<long long>(kind.num_accepted),
              100 * ratio(kind.num_accepted, kind.num_drafted), tokens_per_step(kind));
-  add_line(out, "                  in %lld steps, %.2f tokens of a sequence in each; %.2f s saved, %.2f s predicted",
-           static_cast<long long>(s.num_steps), ratio(s.num_given, s.num_groups),
-           rounded_seconds(s.measured_saved_ms), rounded_seconds(s.predicted_saved_ms));
+  const auto num_steps = static_cast<long long>(s.num_steps);
+  const double saved_s = rounded_seconds(s.measured_saved_ms), predicted_s = rounded_seconds(s.predicted_saved_ms);
+  if (s.drafters.size() > 1)
+    add_line(out, "                  in %lld steps, %.2f tokens of a sequence in each; %.2f s saved, %.2f s predicted",
+             num_steps, ratio(s.num_given, s.num_groups), saved_s, predicted_s);
+  else
+    add_line(out, "                  in %lld steps; %.2f s saved, %.2f s predicted", num_steps, saved_s, predicted_s);
 }
 
 void add_speculation(nlohmann::ordered_json& out, const JobMetrics& m) {

@@ -51,6 +51,14 @@ std::vector<std::vector<std::string>> drafters() {
           {"--speculative", kDraft + ",lookup,lookahead,layers:1," + kMedusa}};
 }
 
+// In a summary.
+int32_t num_times_tokens_a_step(const std::string& err) {
+  const std::string words = "tokens of a sequence in each";
+  int32_t count = 0;
+  for (size_t at = err.find(words); at != std::string::npos; at = err.find(words, at + 1)) ++count;
+  return count;
+}
+
 }  // namespace
 
 TEST_CASE("answers have the same bytes whoever guesses, in any batch, preempted or not") {
@@ -80,8 +88,10 @@ TEST_CASE("answers have the same bytes whoever guesses, in any batch, preempted 
 TEST_CASE("lookup guesses on the CPU unless it is told not to; where nothing computes, nobody does") {
   const TemporaryDirectory dir;
   const auto summary = [&](const std::vector<std::string>& arguments) {
-    const ProcessResult result = run_llm_batch(with(arguments, {"--metrics", dir.file("metrics.jsonl")}), lines());
+    const ProcessResult result = run_process(
+        with({kProgram, "-m", kModel, "--metrics", dir.file("metrics.jsonl")}, arguments), lines());
     REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+    CHECK(num_times_tokens_a_step(result.err) <= 1);
     return parse_lines(read_file(dir.file("metrics.jsonl"))).back();
   };
   for (const auto& asked : std::vector<std::vector<std::string>>{{}, {"--speculative", "auto"}}) {
@@ -98,9 +108,10 @@ TEST_CASE("lookup guesses on the CPU unless it is told not to; where nothing com
 TEST_CASE("the run's metrics add up to the records', by drafter, with the time saved as predicted and as measured") {
   for (const std::string workers : {"1", "2"}) {
     const TemporaryDirectory dir;
-    const ProcessResult result = run_llm_batch({"--speculative", "lookup," + kDraft, "--max-num-seqs", "1", "--workers",
-                                                workers, "--metrics", dir.file("metrics.jsonl")}, lines());
+    const ProcessResult result = run_process({kProgram, "-m", kModel, "--speculative", "lookup," + kDraft, "--max-num-seqs",
+                                              "1", "--workers", workers, "--metrics", dir.file("metrics.jsonl")}, lines());
     REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+    CHECK(num_times_tokens_a_step(result.err) == 3);  // of each drafter, and of both
     std::map<std::string, std::map<std::string, int64_t>> sums;  // of records, by drafter
     for (const Json& record : parse_lines(result.out)) {
       const Json& metrics = record["metrics"];
