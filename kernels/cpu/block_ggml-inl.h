@@ -231,7 +231,8 @@ struct IQ4_XS : Format {
 // Halves of 128 k: four runs, two bits each, share 32 bytes. kFirst: words in front of them.
 template <int kFirst>
 HWY_INLINE U two_bits(const SectionReader& s, int64_t run, int word) {
-  return low_bits(hn::ShiftRightSame(s.word(kFirst + (run >> 2) * 8 + word), static_cast<int>(run & 3) * 2), 0x03030303);
+  return low_bits(hn::ShiftRightSame(s.word(kFirst + (run >> 2) * 8 + word), static_cast<int>(run & 3) * 2),
+                  0x03030303);
 }
 struct Q6_K : Format {
   static constexpr BlockFormat kBlocks = BlockFormat::kQ6_K;

@@ -65,8 +65,9 @@ HWY_INLINE VI row_start(VI sum_of_x) {
   else return hn::Sub(hn::Zero(DI()), hn::ShiftLeft<std::bit_width(unsigned{kOffset}) - 1>(sum_of_x));
 }
 
-// kRunsAtOnce runs of 32 k of a lone row by kVecs vectors of columns, and on to the next. block: their sums in the block; ahead: what is
-// asked for meanwhile, evenly, as many requests at once would wait for each other and the products for them.
+// kRunsAtOnce runs of 32 k of a lone row by kVecs vectors of columns, and on to the next. block: their sums in the
+// block; ahead: what is asked for meanwhile, evenly, as many requests at once would wait for each other and the
+// products for them.
 template <class F, int kVecs>
 LLMB_ROW_DOTS HWY_INLINE void row_runs(SectionReader s, int64_t run, const uint8_t*& ahead, RunOfX& x, V* block) {
   constexpr int kHalves = kHalvesOf<F>, kPartWords = 8 / kHalves, kAtOnce = kRunsAtOnce<F>;
@@ -123,9 +124,9 @@ LLMB_ROW_DOTS HWY_NOINLINE void row_sections(const uint8_t* data, int64_t num_se
     V block[kVecs];
     LLMB_UNROLL for (V& b : block) b = hn::Zero(D());
     const SectionReader s(kSection, data, column);
-    // Code of a whole section, 8 to 14 KiB, takes longer to fetch than to run. On an EPYC of family 26 loops of a run are 1.15
-    // (Q3_K) to 1.45 times as fast from caches (IQ4_XS; Q6_K 1.3). So are those of pairs (Q4_K, Q5_K: 1.2), but from memory
-    // they read 30 GB/s where the long code reads 39, for a reason that was not found (2026-11-28).
+    // Code of a whole section, 8 to 14 KiB, takes longer to fetch than to run. On an EPYC of family 26 loops of a run
+    // are 1.15 (Q3_K) to 1.45 times as fast from caches (IQ4_XS; Q6_K 1.3). So are those of pairs (Q4_K, Q5_K: 1.2),
+    // but from memory they read 30 GB/s where the long code reads 39, for a reason that was not found (2026-11-28).
     if constexpr (F::kIsPaired) {
       LLMB_UNROLL for (int run = 0; run < F::kRuns; run += kAtOnce) row_runs<F, kVecs>(s, run, ahead, x, block);
     } else {

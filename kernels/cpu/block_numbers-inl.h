@@ -41,9 +41,9 @@ struct Meanings {
 template <class F>
 constexpr Meanings<F> kMeanings;
 
-// Codes that begin at bit kBit of words, as numbers: they become the fraction of a float whose exponent gives their lowest
-// bit the value 1, mostly without a shift; what was added with the exponent, and the offset, is subtracted. kFlip: bits
-// that are turned before.
+// Codes that begin at bit kBit of words, as numbers: they become the fraction of a float whose exponent gives their
+// lowest bit the value 1, mostly without a shift; what was added with the exponent, and the offset, is subtracted.
+// kFlip: bits that are turned before.
 template <class F, int kBit, uint32_t kFlip = 0>
 HWY_INLINE V number_at(U words) {
   constexpr int kBits = F::kCodeBits, kTooHigh = kBit + kBits - 23, kShift = kTooHigh <= 0 ? 0 : (kTooHigh + 7) / 8 * 8;
@@ -152,7 +152,8 @@ HWY_INLINE void for_each_number_of(const SectionReader (&s)[kVecs], int64_t run,
           const U bits = hn::ShiftRightSame(kept[v], 4 * word);
           f(4 * word + kByte, v, F::template number<kByte>(F::first(codes[v]), F::second(codes[v]), bits));
         } else if constexpr (kReadsWords<F>) {
-          f(4 * word + kByte, v, scaled<F>(meaning_in_word<F, kByte>(codes[v], F::bit_at(run, word), table), scale[v], minimum[v]));
+          f(4 * word + kByte, v,
+            scaled<F>(meaning_in_word<F, kByte>(codes[v], F::bit_at(run, word), table), scale[v], minimum[v]));
         } else {
           f(4 * word + kByte, v, number<F, kByte>(codes[v], scale[v], minimum[v], table));
         }

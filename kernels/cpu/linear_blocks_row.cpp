@@ -24,8 +24,8 @@ constexpr int kRowVecs = 2;
 struct RowRun {
   const BlockSection& section;
   const uint8_t* data;
-  int64_t runs, run;                // of a section, of the panel
-  const uint8_t* sections_end;      // of the panel
+  int64_t runs, run;            // of a section, of the panel
+  const uint8_t* sections_end;  // of the panel
   int64_t num_k;
   const float* x;
 };

@@ -104,10 +104,10 @@ struct Int4Panel : PanelReader {
 };
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-// A lone row, two groups at a time: eight chains side by side, as four wait for each multiply-add; words are shifted, as
-// loads that cross a line take a cycle each. On an EPYC of family 26 one thread reads 41 GB/s from caches (33 by tile()), 38
-// from memory that gives 41 (29; 2026-11-28). The order of sums is tile()'s. num_k: a multiple of 64; sums: of vectors of
-// columns from `column` on.
+// A lone row, two groups at a time: eight chains side by side, as four wait for each multiply-add; words are shifted,
+// as loads that cross a line take a cycle each. On an EPYC of family 26 one thread reads 41 GB/s from caches (33 by
+// tile()), 38 from memory that gives 41 (29; 2026-11-28). The order of sums is tile()'s. num_k: a multiple of 64; sums:
+// of vectors of columns from `column` on.
 template <int kVecs>
 HWY_NOINLINE void multiply_row(const Int4Panel& panel, const float* x, int64_t num_k, int64_t column, V* sums) {
   constexpr int kStep = Int4Panel::kStep;
@@ -123,8 +123,8 @@ HWY_NOINLINE void multiply_row(const Int4Panel& panel, const float* x, int64_t n
       fetch.turn(panel.words(k, 0) + (at - k + kStep) * 2 * kGroupBytes / kGroup);
       LLMB_UNROLL for (int g = 0; g < 2; ++g) {
         U word[kVecs];
-        LLMB_UNROLL for (int v = 0; v < kVecs; ++v)
-            word[v] = U{_mm512_loadu_si512(words + g * kGroupBytes + v * kLanes * Int4Panel::kWordBytes)};
+        LLMB_UNROLL for (int v = 0; v < kVecs; ++v) word[v] =
+            U{_mm512_loadu_si512(words + g * kGroupBytes + v * kLanes * Int4Panel::kWordBytes)};
         LLMB_UNROLL for (int i = 0; i < kStep; ++i) {
           const V xv = hn::Set(d, x[at + g * kGroup + i]);
           LLMB_UNROLL for (int v = 0; v < kVecs; ++v) {
@@ -135,8 +135,8 @@ HWY_NOINLINE void multiply_row(const Int4Panel& panel, const float* x, int64_t n
       }
     }
     LLMB_UNROLL for (int g = 0; g < 2; ++g) {
-      LLMB_UNROLL for (int v = 0; v < kVecs; ++v)
-          total[v] = hn::MulAdd(panel.scale(k + g * kGroup, column + v * kLanes), acc[g][v], total[v]);
+      LLMB_UNROLL for (int v = 0; v < kVecs; ++v) total[v] =
+          hn::MulAdd(panel.scale(k + g * kGroup, column + v * kLanes), acc[g][v], total[v]);
     }
   }
   LLMB_UNROLL for (int v = 0; v < kVecs; ++v) sums[v] = total[v];

@@ -82,10 +82,10 @@ constexpr int64_t kPackBlockK = 64, kQuantizeBlockK = 256, kInterleaveBlockWords
 constexpr int64_t fetch_turns_ahead(int64_t bytes, bool is_far) {
   return (bytes > 128 ? 12 : 24) * (is_far ? 8 : 3) / 3;
 }
-// Asks for a lone row's panels of blocks of few bits and of w4a8, line by line as they are read: on AMD's processors into
-// the first-level cache, elsewhere into the second. On an EPYC of family 26 requests for the second level cost up to a
-// quarter of the rate even from caches, and with fp32 numbers of Q8_0 12 KiB ahead gave 38 GB/s where 4 gave 27 and 8
-// gave 34 (2026-11-28); not tried elsewhere.
+// Asks for a lone row's panels of blocks of few bits and of w4a8, line by line as they are read: on AMD's processors
+// into the first-level cache, elsewhere into the second. On an EPYC of family 26 requests for the second level cost up
+// to a quarter of the rate even from caches, and with fp32 numbers of Q8_0 12 KiB ahead gave 38 GB/s where 4 gave 27
+// and 8 gave 34 (2026-11-28); not tried elsewhere.
 class RowFetch {
  public:
   // begin: where reading begins. Lines up to there and for the distance behind were asked for with what lies in front.

@@ -1,8 +1,8 @@
-// A lone row over w4a8 (number_panels.h) by AVX-512's VNNI: codes meet the row's numbers as they are stored, and the sums of
-// a group are multiplied by its scales: sum x (code · scale − zero) = scale · sum x code − zero · sum x, exactly. So a
-// word of eight codes takes five instructions where making its bytes and multiplying them takes fourteen: on an EPYC of
-// family 26 one thread reads 105 GB/s from the second-level cache (50 before), 36 from memory that gives 40 (28;
-// 2026-11-28, bench_kernels --shape llama-3.2-1b --ops linear --dtype w4a8 --rows 1 --threads 1). Included by
+// A lone row over w4a8 (number_panels.h) by AVX-512's VNNI: codes meet the row's numbers as they are stored, and the
+// sums of a group are multiplied by its scales: sum x (code · scale − zero) = scale · sum x code − zero · sum x,
+// exactly. So a word of eight codes takes five instructions where making its bytes and multiplying them takes fourteen:
+// on an EPYC of family 26 one thread reads 105 GB/s from the second-level cache (50 before), 36 from memory that gives
+// 40 (28; 2026-11-28, bench_kernels --shape llama-3.2-1b --ops linear --dtype w4a8 --rows 1 --threads 1). Included by
 // linear_int8.cpp, once for each SIMD target.
 
 #if defined(LLMB_KERNELS_CPU_W4A8_ROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -26,8 +26,8 @@ namespace HWY_NAMESPACE {
 
 #define LLMB_W4A8_ROW __attribute__((target("avx512vnni")))
 
-// Groups of a panel from `groups` on, kVecs vectors of columns from `column` on, added to sums. x: 32 unsigned bytes for
-// each group.
+// Groups of a panel from `groups` on, kVecs vectors of columns from `column` on, added to sums. x: 32 unsigned bytes
+// for each group.
 template <int kVecs>
 LLMB_W4A8_ROW HWY_NOINLINE void w4a8_row_groups(const uint8_t* groups, int64_t num_groups, int64_t column,
                                                 const uint8_t* x, RowFetch& fetch, int32_t* sums) {

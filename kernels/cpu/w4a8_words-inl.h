@@ -66,7 +66,8 @@ HWY_INLINE void w4a8_words(const uint8_t* groups, int64_t num_groups, int64_t co
 // A thread's own memory with the int8 words of a task's panel.
 const uint8_t* whole_w4a8_panel(const LinearTask& t, int64_t num_words) {
   AlignedBuffer& buffer = per_thread<AlignedBuffer>([] {});
-  const int64_t num_groups = ceil_div(num_words, kNumberGroup / 4), bytes = num_groups * kNumberGroup * PackedLinear::kPanelWidth;
+  const int64_t num_groups = ceil_div(num_words, kNumberGroup / 4),
+                bytes = num_groups * kNumberGroup * PackedLinear::kPanelWidth;
   if (buffer.size_bytes() < bytes) buffer = AlignedBuffer(bytes);
   w4a8_words(t.weight->panel(t.panel), num_groups, t.column_begin, t.column_end,
              reinterpret_cast<uint32_t(*)[PackedLinear::kPanelWidth]>(buffer.data()));

@@ -148,42 +148,44 @@ TEST_CASE("products over int8, int4 and w4a8 weights are as close to fp64 as a n
 
 TEST_CASE("a quantised product's row is bit-identical alone and in any batch; with int8 rows also on every instruction set") {
   ThreadPool one(1), three(3);
-  for (const Quantization q : kFormats) for (const int64_t kK : {715, 704}) {  // not whole groups, and whole pairs of them
-    constexpr int64_t kRows = 140, kN = 70;
-    const PackedLinear packed = pack(random_normal(kN * kK, 4), kN, q, three, random_normal(kN, 5));
-    const std::vector<float> x = random_normal(kRows * kK, 6);
-    std::vector<float> first;
-    for_each_cpu_target([&](const std::string& target) {
-      CAPTURE(target);
-      const std::vector<float> whole = run(packed, x, kRows, one);
-      if (first.empty()) first = whole;
-      if (packed.has_int8_rows()) CHECK(same_bytes(whole, first));
-      CHECK(same_bytes(whole, run(packed, x, kRows, three)));
-      for (const int64_t chunk : {1, 2, 5, 7, 13, 32, 37, 100}) {
-        for (int64_t begin = 0; begin + chunk <= kRows; begin += chunk) {
-          const std::vector<float> part(x.begin() + begin * kK, x.begin() + (begin + chunk) * kK);
-          CHECK(same_bytes(std::span(whole).subspan(begin * kN, chunk * kN), run(packed, part, chunk, three)));
+  for (const Quantization q : kFormats)
+    for (const int64_t kK : {715, 704}) {  // not whole groups, and whole pairs of them
+      constexpr int64_t kRows = 140, kN = 70;
+      const PackedLinear packed = pack(random_normal(kN * kK, 4), kN, q, three, random_normal(kN, 5));
+      const std::vector<float> x = random_normal(kRows * kK, 6);
+      std::vector<float> first;
+      for_each_cpu_target([&](const std::string& target) {
+        CAPTURE(target);
+        const std::vector<float> whole = run(packed, x, kRows, one);
+        if (first.empty()) first = whole;
+        if (packed.has_int8_rows()) CHECK(same_bytes(whole, first));
+        CHECK(same_bytes(whole, run(packed, x, kRows, three)));
+        for (const int64_t chunk : {1, 2, 5, 7, 13, 32, 37, 100}) {
+          for (int64_t begin = 0; begin + chunk <= kRows; begin += chunk) {
+            const std::vector<float> part(x.begin() + begin * kK, x.begin() + (begin + chunk) * kK);
+            CHECK(same_bytes(std::span(whole).subspan(begin * kN, chunk * kN), run(packed, part, chunk, three)));
+          }
         }
-      }
-    });
-  }
+      });
+    }
 }
 
 // Six threads take 993 rows by one panel as 31 tasks of 32 rows, each by half a panel, and the last row alone.
 TEST_CASE("the row that tasks of many rows leave over is as it is alone, with half a panel as well") {
   ThreadPool one(1), six(6);
   constexpr int64_t kRows = 993, kN = 64;
-  for (const Quantization q : kFormats) for (const int64_t k : {128, 130}) {
-    CAPTURE(quantization_name(q));
-    CAPTURE(k);
-    const PackedLinear packed = pack(random_normal(kN * k, 12), kN, q, six, random_normal(kN, 13));
-    const std::vector<float> x = random_normal(kRows * k, 14), last(x.end() - k, x.end());
-    for_each_cpu_target([&](const std::string& target) {
-      CAPTURE(target);
-      const std::vector<float> all = run(packed, x, kRows, six);
-      CHECK(same_bytes(std::span(all).last(kN), run(packed, last, 1, one)));
-    });
-  }
+  for (const Quantization q : kFormats)
+    for (const int64_t k : {128, 130}) {
+      CAPTURE(quantization_name(q));
+      CAPTURE(k);
+      const PackedLinear packed = pack(random_normal(kN * k, 12), kN, q, six, random_normal(kN, 13));
+      const std::vector<float> x = random_normal(kRows * k, 14), last(x.end() - k, x.end());
+      for_each_cpu_target([&](const std::string& target) {
+        CAPTURE(target);
+        const std::vector<float> all = run(packed, x, kRows, six);
+        CHECK(same_bytes(std::span(all).last(kN), run(packed, last, 1, one)));
+      });
+    }
 }
 
 TEST_CASE("int8 weights are within half a step of what was stored, int4 and w4a8 within a step of their group's") {
