@@ -65,7 +65,7 @@ TEST_CASE("an LM head's product in parts gets each row's adapter") {
   const ModelConfig config = load_model_config(kModel).value();
   const auto library = std::make_shared<AdapterLibrary>(
       std::vector<AdapterFolder>{{"a", kVocabulary}, {"b", kVocabulary}}, config, kModel);
-  CpuAdapters adapters(library, config.num_hidden_layers, int64_t{1} << 30);
+  CpuAdapters adapters(library, config.num_hidden_layers, 0, int64_t{1} << 30);
   StepPlan plan;
   for (const int32_t adapter : {1, -1, 0, 1}) {
     StepEntry entry;
