@@ -145,9 +145,21 @@ TEST_CASE("what ranks cannot divide is refused by name, before anything is loade
   };
   CHECK(refusal("gemma4", {"--pipeline-parallel-size", "2"}).find("use --tensor-parallel-size") != std::string::npos);
   CHECK(refusal("llama-gqa", {"--tensor-parallel-size", "3"}).find("num_attention_heads") != std::string::npos);
-  const ProcessResult embed = run_llm_batch(with(kTwoRanks, {"--task", "embed", "--pooling", "last"}));
+  const ProcessResult embed =
+      run_llm_batch({"--pipeline-parallel-size", "2", "--task", "embed", "--pooling", "last"});
   CHECK(embed.exit_code == 4);
   CHECK_MESSAGE(embed.err.find("vectors") != std::string::npos, embed.err);
+}
+
+TEST_CASE("two ranks give vectors of texts, the same bytes in any steps") {
+  const std::vector<std::string> vectors = with(kTwoRanks, {"--task", "embed", "--pooling", "mean", "--order", "input"});
+  std::string lines;
+  for (int i = 0; i < 12; ++i) lines += "{\"prompt\":\"text " + std::string(static_cast<size_t>(7 * i), 'a') + "\"}\n";
+  const ProcessResult together = run_llm_batch(vectors, lines);
+  REQUIRE_MESSAGE(together.exit_code == 0, together.err);
+  const ProcessResult alone = run_llm_batch(with(vectors, {"--max-num-seqs", "1", "--threads", "2"}), lines);
+  CHECK(stable_output(alone.out) == stable_output(together.out));
+  CHECK(parse_lines(together.out)[11].contains("embedding"));
 }
 
 }  // namespace llmb::test
