@@ -18,12 +18,13 @@
 
 namespace llmb {
 
-// Those of options.heads_dir, if any. `maker` makes their weights. share: of a rank; null: all
-inline Status add_heads(const LoadOptions& options, const ModelConfig& config, const ModelShare* share,
+// Those of options.heads_dir, if any. `maker` makes their weights. share: of a rank; none: all
+inline Status add_heads(const LoadOptions& options, const ModelConfig& config, const std::optional<ModelShare>& share,
                         WeightMaker& maker, Transformer* transformer, BackendInfo* info) {
   if (options.heads_dir.empty()) return {};
   LLMB_ASSIGN_OR_RETURN(const MedusaFiles files, MedusaFiles::open(options.heads_dir, config));
-  LLMB_ASSIGN_OR_RETURN(std::vector<MedusaHead> heads, files.load(maker, share != nullptr ? share->vocab : Range{0, config.vocab_size}));
+  const Range vocab = share ? share->vocab : Range{0, config.vocab_size};
+  LLMB_ASSIGN_OR_RETURN(std::vector<MedusaHead> heads, files.load(maker, vocab));
   transformer->add_heads(std::move(heads));
   info->num_heads = files.num_heads();
   return {};
@@ -44,12 +45,13 @@ inline Status add_pooling_head(const LoadOptions& options, const ModelConfig& co
   return {};
 }
 
-// That of options.eagle_dir, if any. part: which a rank has of it
-inline Status add_eagle_layer(const LoadOptions& options, const ModelConfig& config, const RankPart& part,
-                              ThreadPool& pool, WeightMaker& maker, ModelWeights* weights) {
+// That of options.eagle_dir, if any. share: a rank's, of the model with this layer; none: all
+inline Status add_eagle_layer(const LoadOptions& options, const ModelConfig& config,
+                              const std::optional<ModelShare>& share, ThreadPool& pool, WeightMaker& maker,
+                              ModelWeights* weights) {
   if (options.eagle_dir.empty()) return {};
   LLMB_ASSIGN_OR_RETURN(const EagleFiles files, EagleFiles::open(options.eagle_dir, config));
-  return files.load(part, pool, maker, weights);
+  return files.load(share ? &*share : nullptr, pool, maker, weights);
 }
 
 }  // namespace llmb

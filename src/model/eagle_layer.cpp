@@ -105,7 +105,7 @@ Result<EagleFiles> EagleFiles::open(const std::string& dir, const ModelConfig& m
     eagle.config_.qkv_bias = eagle.config_.qkv_bias || shapes->has(attention + "q_proj.bias");
     eagle.config_.o_bias = eagle.config_.o_bias || shapes->has(attention + "o_proj.bias");
   }
-  if (status.ok()) status = eagle.load_layer(RankPart(), *shapes, maker, &nothing);
+  if (status.ok()) status = eagle.load_layer(nullptr, *shapes, maker, &nothing);
   if (!status.ok()) return status.with_context(dir);
   return eagle;
 }
@@ -142,11 +142,16 @@ Status EagleFiles::read_eagle3(const std::string& dir, const ModelConfig& model)
   return read_head_tokens(*d2t, model.vocab_size, &head_tokens_);
 }
 
-Status EagleFiles::load_layer(const RankPart& part, WeightSource& source, WeightMaker& maker,
+Status EagleFiles::load_layer(const ModelShare* share, WeightSource& source, WeightMaker& maker,
                               ModelWeights* weights) const {
   const Architecture* const architecture = find_architecture(config_.model_type);
-  const ModelShare share = share_of(config_, part);
-  Loader loader(config_, architecture->weights, source, maker, part.tensor_size > 1 ? &share : nullptr);
+  ModelShare own;
+  if (share != nullptr) {  // the layer is the last of those that the model's ranks divide
+    own = *share;
+    own.mlp = share->of_layers.back().mlp;
+    own.of_layers.clear();
+  }
+  Loader loader(config_, architecture->weights, source, maker, share != nullptr ? &own : nullptr);
   if (config_.mtp.kind == DraftLayerKind::kEagle) return loader.load_eagle(weights);
   return loader.load_eagle3(num_head_tokens_, head_tokens_, weights);
 }
@@ -161,8 +166,8 @@ void EagleFiles::describe(ModelConfig* model) const {
   model->ropes.push_back(config_.ropes[0]);
 }
 
-Status EagleFiles::load(const RankPart& part, ThreadPool& pool, WeightMaker& maker, ModelWeights* weights) const {
-  LLMB_RETURN_IF_ERROR(load_layer(part, *files_.make_source(pool), maker, weights));
+Status EagleFiles::load(const ModelShare* share, ThreadPool& pool, WeightMaker& maker, ModelWeights* weights) const {
+  LLMB_RETURN_IF_ERROR(load_layer(share, *files_.make_source(pool), maker, weights));
   return files_.still_readable();
 }
 

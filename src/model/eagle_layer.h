@@ -35,13 +35,13 @@ class EagleFiles {
 
   // Says in the model's config that such a layer is used, of which sizes.
   void describe(ModelConfig* model) const;
-  // Adds the layer, or a rank's part of it, behind those that are there. kDataLoss.
-  Status load(const RankPart& part, ThreadPool& pool, WeightMaker& maker, ModelWeights* weights) const;
+  // Adds the layer behind those that are there. share: a rank's, of the model that is described so; null: all. kDataLoss.
+  Status load(const ModelShare* share, ThreadPool& pool, WeightMaker& maker, ModelWeights* weights) const;
 
  private:
   EagleFiles(ModelConfig config, WeightFiles files) : config_(std::move(config)), files_(std::move(files)) {}
   Status read_eagle3(const std::string& dir, const ModelConfig& model);
-  Status load_layer(const RankPart& part, WeightSource& source, WeightMaker& maker, ModelWeights* weights) const;
+  Status load_layer(const ModelShare* share, WeightSource& source, WeightMaker& maker, ModelWeights* weights) const;
 
   ModelConfig config_;  // of the layer, as if it were a model
   WeightFiles files_;

@@ -66,12 +66,8 @@ void Loader::load_eagle3_head(int64_t num_rows, std::span<const TokenId> tokens,
   Parts all, own;
   add_projection("", "lm_head", num_rows, c_.hidden_size, false, &all);
   mtp->head_tokens.assign(tokens.begin(), tokens.end());
-  if (!is_rank_ || !reader_.status().ok()) {
-    mtp->lm_head = make(all, WeightRole::kVocabulary);
-    return;
-  }
-  if (tokens.empty()) {
-    mtp->lm_head = make(rows_of(all, share_.vocab), WeightRole::kVocabulary);
+  if (!is_rank_ || tokens.empty() || !reader_.status().ok()) {
+    mtp->lm_head = make(tokens.empty() ? rows_of(all, share_.vocab) : all, WeightRole::kVocabulary);
     return;
   }
   mtp->head_tokens.clear();

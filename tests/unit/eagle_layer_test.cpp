@@ -70,6 +70,53 @@ TEST_CASE("a layer of EAGLE's gives its definition's best tokens, one behind the
   }
 }
 
+// A copy of Llama's layer whose MLP has more columns, which are zeros and change nothing.
+void write_widened_layer(const TemporaryDirectory& dir, int64_t columns) {
+  using nlohmann::json;
+  json config = json::parse(read_file(layer_of("llama-gqa") + "/config.json"));
+  const int64_t hidden = config["hidden_size"], before = config["intermediate_size"];
+  config["intermediate_size"] = columns;
+  write_file(dir.file("config.json"), config.dump());
+  const std::string stored = read_file(layer_of("llama-gqa") + "/model.safetensors");
+  uint64_t header_size = 0;
+  std::memcpy(&header_size, stored.data(), 8);
+  json header = json::parse(stored.substr(8, header_size));
+  header.erase("__metadata__");
+  std::string data;
+  for (auto& [name, tensor] : header.items()) {
+    const size_t begin = tensor["data_offsets"][0], end = tensor["data_offsets"][1];
+    std::string bytes = stored.substr(8 + header_size + begin, end - begin);
+    if (name.find("mlp.") != std::string::npos) {
+      const bool is_down = name.find("down_proj") != std::string::npos;
+      const auto wide = static_cast<size_t>(2 * columns), narrow = static_cast<size_t>(2 * before);  // of down's rows
+      for (int64_t row = hidden; is_down && row > 0; --row)
+        bytes.insert(static_cast<size_t>(row) * narrow, wide - narrow, '\0');
+      if (!is_down) bytes.resize(static_cast<size_t>(2 * columns * hidden), '\0');
+      tensor["shape"] = is_down ? json{hidden, columns} : json{columns, hidden};
+    }
+    tensor["data_offsets"] = {data.size(), data.size() + bytes.size()};
+    data += bytes;
+  }
+  const std::string text = header.dump();
+  const uint64_t size = text.size();
+  write_file(dir.file("model.safetensors"), std::string(reinterpret_cast<const char*>(&size), 8) + text + data);
+}
+
+TEST_CASE("behind a model whose MLPs are divided by blocks of few bits the layer's is, too") {
+  const TemporaryDirectory dir;
+  write_widened_layer(dir, 640);  // 320 and 320 columns for two ranks, or 384 and 256
+  ModelConfig config = config_of("llama-gqa");
+  config.is_dequantised = true;
+  const auto files = EagleFiles::open(dir.path(), config);
+  REQUIRE_MESSAGE(files.ok(), files.status().message());
+  files->describe(&config);
+  LoadOptions options = draft_layer_options(kFixtures + "models/llama-gqa", 16);
+  options.num_threads = 1;
+  options.eagle_dir = dir.path();
+  check_draft_layer(*loaded(make_thread_ranks(2), config, options),
+                    read_json_lines(layer_of("llama-gqa") + "/golden.jsonl"));
+}
+
 TEST_CASE("biases are found by their tensors, whatever the config says of them") {
   const TemporaryDirectory dir;
   const std::string layer = layer_of("qwen3_moe");

@@ -266,7 +266,7 @@ class CpuBackend final : public Backend {
     }();
     if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
-    LLMB_RETURN_IF_ERROR(add_eagle_layer(options_, config_, ranks_ ? ranks_->part : RankPart(), *pool_, *ops_, &*weights));
+    LLMB_RETURN_IF_ERROR(add_eagle_layer(options_, config_, share_, *pool_, *ops_, &*weights));
     info_.weight_bytes = 0;
     for (const int64_t bytes : of_ranks(weights->resident_bytes())) info_.weight_bytes += bytes;
     // As many rows on all ranks, whose parts of the vocabulary differ.
@@ -280,7 +280,7 @@ class CpuBackend final : public Backend {
       transformer_->be_stage(ranks_->part.is_first_stage(), ranks_->part.is_last_stage(), &*link_);
     }
     LLMB_RETURN_IF_ERROR(add_pooling_head(options_, config_, files, *pool_, *ops_, &*transformer_));
-    return add_heads(options_, config_, share_ ? &*share_ : nullptr, *ops_, &*transformer_, &info_);
+    return add_heads(options_, config_, share_, *ops_, &*transformer_, &info_);
   }
 
   bool divides_kv() const { return ranks_ && ranks_->part.num_slices() > 1; }

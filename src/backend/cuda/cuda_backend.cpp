@@ -211,14 +211,14 @@ class CudaBackend final : public Backend {
     Result<ModelWeights> weights = load_model_weights(config_, *source, *ops_, share_ ? &*share_ : nullptr);
     if (files) LLMB_RETURN_IF_ERROR(files->still_readable());
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
-    LLMB_RETURN_IF_ERROR(add_eagle_layer(options_, config_, context_ ? context_->part : RankPart(), pool, *ops_, &*weights));
+    LLMB_RETURN_IF_ERROR(add_eagle_layer(options_, config_, share_, pool, *ops_, &*weights));
     ops_->set_head_tokens(weights->mtp.head_tokens);
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(own_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
                          options_.max_num_samples(), max_logit_rows(config_, options_) * own_.vocab_size * 4);
     if (context_) transformer_->be_stage(context_->part.is_first_stage(), context_->part.is_last_stage(), nullptr);
     LLMB_RETURN_IF_ERROR(add_pooling_head(options_, config_, files, pool, *ops_, &*transformer_));
-    LLMB_RETURN_IF_ERROR(add_heads(options_, config_, share_ ? &*share_ : nullptr, *ops_, &*transformer_, &info_));
+    LLMB_RETURN_IF_ERROR(add_heads(options_, config_, share_, *ops_, &*transformer_, &info_));
     ops_->end_of_weights();
     return {};
   }

@@ -200,12 +200,12 @@ class FirstRank final : public RankedBackend {
 Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, const RankPart& grid) {
   LLMB_RETURN_IF_ERROR(check_ranks(config, grid.tensor_size, grid.num_stages, grid.context_size));
   const auto refused = [](const char* what) { return unsupported(std::string(what) + ": not over several ranks yet"); };
-  const bool divides_layers_only = grid.num_stages * grid.context_size == 1;
+  const bool is_tensor_parallel_only = grid.num_stages * grid.context_size == 1;
   const char* const behind_all = options.pooling              ? "vectors and scores of texts"
                                  : !options.heads_dir.empty() ? "heads that draft (medusa)"
                                  : config.mtp.is_used ? "a layer behind the last one that drafts (mtp, eagle)"
                                                       : nullptr;
-  if (behind_all != nullptr && !divides_layers_only)
+  if (behind_all != nullptr && !is_tensor_parallel_only)
     return unsupported(std::string(behind_all) + ": not over stages or context ranks yet; use --tensor-parallel-size");
   if (options.drafting_layers > 0 && grid.num_stages > 1) return refused("the model's first layers that draft");
   if (!options.cpu.weight_cache_dir.empty()) return refused("weight-cache");
