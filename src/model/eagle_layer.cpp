@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/check.h"
 #include "base/whole_file.h"
 #include "formats/safetensors.h"
 #include "model/architecture.h"
@@ -147,6 +148,7 @@ Status EagleFiles::load_layer(const ModelShare* share, WeightSource& source, Wei
   const Architecture* const architecture = find_architecture(config_.model_type);
   ModelShare own;
   if (share != nullptr) {  // the layer is the last of those that the model's ranks divide
+    LLMB_CHECK_MSG(!share->of_layers.empty(), "the model's config does not tell of the layer");
     own = *share;
     own.mlp = share->of_layers.back().mlp;
     own.of_layers.clear();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_ranks.h"
 #include "backend/cuda/divided_rows.h"
 #include "core/rank_part.h"
 #include "model/eagle_layer.h"
@@ -106,6 +107,18 @@ TEST_CASE("golden models over two and four GPUs: the reference's tokens and log 
   }
   MESSAGE(num_divided << " divided");
   CHECK(num_divided >= 12);
+}
+
+TEST_CASE("where MLPs differ by layer all layers have the sets of keys and values that the rank has") {
+  ModelConfig config = config_of_dir(fixture("llama-gqa"));
+  config.num_attention_heads = 6, config.num_key_value_heads = 3;  // which the host's ranks cut within a set
+  config.mtp.is_used = true;
+  config.mtp.layer.intermediate_size = 40;
+  for (RankPart part = {.tensor_size = 2}; part.rank < part.tensor_size; ++part.rank) {
+    const ModelShare share = share_of_gpu(config, part);
+    for (int32_t layer = 0; layer < config.num_used_layers(); ++layer)
+      CHECK(share.kv_heads_of(layer).count() == llmb::config_of(config, share).num_kv_heads_of(layer));
+  }
 }
 
 TEST_CASE("heads and layers behind the last one, which draft, give their definitions' best tokens") {

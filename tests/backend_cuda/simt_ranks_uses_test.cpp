@@ -200,16 +200,20 @@ TEST_CASE("drafts by heads and by layers behind the last one change no byte") {
   const auto check = [&seed](EngineJobOptions o, DraftSetup setup) {
     o.make_backend = [&seed] { return std::make_unique<RanksAtWork>(delayed(seed++)); };
     setup.max_model_len = 32, setup.num_blocks = 12, setup.max_num_batched_tokens = 16;
-    CHECK(check_same_bytes(o, setup).drafters.back().num_drafted > 20);
+    const SpeculationMetrics::Kind drafts = check_same_bytes(o, setup).drafters.back();
+    CHECK(drafts.num_drafted > 20);
+    return drafts.name;
   };
-  check(deterministic_cuda_job(medusa_fixture_model()),
-        {.by = DraftBy::kMedusa, .heads = medusa_fixture(), .max_tokens = 6});
+  const std::string heads = check(deterministic_cuda_job(medusa_fixture_model()),
+                                  {.by = DraftBy::kMedusa, .heads = medusa_fixture(), .max_tokens = 6});
+  CHECK(heads == "medusa");
   const std::string fixtures = source_dir() + "/data/fixtures/";
-  check(deterministic_cuda_job(fixtures + "mtp/deepseek_v3"), {.by = DraftBy::kLayers, .max_tokens = 3});
+  const DraftSetup behind_last = {.by = DraftBy::kLayers, .num_layers = 0, .max_tokens = 3};
+  CHECK(check(deterministic_cuda_job(fixtures + "mtp/deepseek_v3"), behind_last) == "mtp");
   EngineJobOptions eagle = deterministic_cuda_job(fixture("llama-gqa"));
   eagle.load.eagle_dir = fixtures + "eagle/llama-gqa-3";
   EagleFiles::open(eagle.load.eagle_dir, eagle.config).value().describe(&eagle.config);
-  check(eagle, {.by = DraftBy::kLayers, .max_tokens = 3});
+  CHECK(check(eagle, behind_last) == "mtp");
 }
 
 }  // namespace

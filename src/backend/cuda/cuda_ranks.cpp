@@ -30,6 +30,7 @@ ModelShare share_of_gpu(const ModelConfig& config, const RankPart& part) {
   const int64_t group = config.num_attention_heads / num_kv;
   share.kv_heads = {rank * num_kv / size, (rank + 1) * num_kv / size};
   share.q_heads = {share.kv_heads.begin * group, share.kv_heads.end * group};
+  for (ModelShare::OfLayer& layer : share.of_layers) layer.kv_heads = share.kv_heads;
   return share;
 }
 
