@@ -28,6 +28,7 @@
 #include "tools/cuda_bench.h"
 #include "tools/cuda_bench_attention.h"
 #include "tools/cuda_bench_copies.h"
+#include "tools/cuda_bench_expert_lora.h"
 #include "tools/cuda_bench_fp8.h"
 #include "tools/cuda_bench_bytes.h"
 #include "tools/cuda_bench_int4.h"
@@ -346,6 +347,7 @@ int run(const Options& options, Settings settings) {
     cases.row_cases();
     if (options.wants("sample")) cases.sample_cases();
     if (options.wants("lora")) lora_cases(bench, shape.name, shape.hidden, shape.q(), shape.kv(), shape.is_tiny());
+    if (options.wants("lora")) expert_lora_cases(bench, shape.is_tiny());
     if (options.wants("resolve_step")) step_cases(bench, shape.is_tiny());
     if (options.wants("block_copy")) block_copy_cases(bench, shape.kv_heads, shape.head_dim, shape.is_tiny());
     if (options.wants("states")) state_cases(bench, shape.is_tiny());

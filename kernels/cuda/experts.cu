@@ -296,6 +296,19 @@ void multiply_rows(const GroupedWeights& weights, const T* x, int64_t num_x_rows
   linear_grouped_int8(weights, {int8, scales}, x_rows, w.tiles, num_tiles, tile_rows, out, stream);
 }
 
+Routing routing_of(const ExpertsConfig& config, const float* choice_bias, const float* scales) {
+  return {config.num_experts,
+          config.top_k,
+          config.num_groups,
+          config.top_groups,
+          config.scores == ExpertScores::kSoftmax,
+          config.norm_topk_prob,
+          static_cast<float>(config.weight_scale),
+          choice_bias,
+          scales,
+          config.scores_of_group};
+}
+
 }  // namespace
 
 int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype) {
@@ -307,7 +320,8 @@ int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype) {
 template <class T>
 void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, const ExpertsConfig& config,
                  const ActivationSpec& spec, const float* router_logits, const float* choice_bias, const float* scales,
-                 const T* x, int64_t rows, T* out, void* workspace, cudaStream_t stream) {
+                 const T* x, int64_t rows, T* out, void* workspace, cudaStream_t stream,
+                 const ExpertAdapters* adapters) {
   LLMB_CHECK(config.num_experts <= kMaxExperts && config.top_k <= kMaxExpertsPerToken);
   LLMB_CHECK(config.num_groups <= kMaxExpertGroups && config.num_experts % config.num_groups == 0);
   LLMB_CHECK(config.choice_bias == (choice_bias != nullptr));
@@ -324,26 +338,20 @@ void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, cons
   const int32_t tile_rows = grouped_tile_rows(pairs, config.num_experts);
   const auto num_tiles = static_cast<int32_t>(Workspace::max_tiles(pairs, config.num_experts));
   const dim3 experts(static_cast<unsigned>(config.num_experts)), threads(kThreads);
-  const Routing routing{config.num_experts,
-                        config.top_k,
-                        config.num_groups,
-                        config.top_groups,
-                        config.scores == ExpertScores::kSoftmax,
-                        config.norm_topk_prob,
-                        static_cast<float>(config.weight_scale),
-                        choice_bias,
-                        scales,
-                        config.scores_of_group};
   const OwnExperts own{gate_up.first_own, gate_up.end_own};
   launch({dim3(static_cast<unsigned>(ceil_div(rows, kWarps))), threads, 0, stream}, route_kernel, router_logits,
-         routing, rows, w.chosen, w.weights);
+         routing_of(config, choice_bias, scales), rows, w.chosen, w.weights);
   launch({experts, threads, 0, stream}, count_kernel, w.chosen, pairs, own, w.counts);
   launch({experts, threads, 0, stream}, place_kernel, w.chosen, pairs, config.top_k, w.counts, config.num_experts,
          own, tile_rows, num_tiles, w.row_of_slot, w.slot_of_pair, w.tiles);
   auto* const wide = static_cast<T*>(w.gate_up);
   auto* const activated = static_cast<T*>(w.activated);
   auto* const y = static_cast<T*>(w.y);
+  const ExpertSlots slots{w.chosen, w.slot_of_pair, w.row_of_slot, pairs, config.top_k};
+  if (adapters != nullptr) cut_expert_items(*adapters, slots, stream);
   multiply_rows(gate_up, x, rows, w.row_of_slot, w, num_tiles, tile_rows, w.x_int8, w.x_scales, wide, stream);
+  if (adapters != nullptr)
+    add_expert_lora(*adapters, slots, false, x, w.row_of_slot, gate_up.in_features, wide, gate_up.out_features, stream);
   if (config.weighs_input) {
     const auto chunks = static_cast<unsigned>(ceil_div(gate_up.out_features, kThreads));
     launch({dim3(static_cast<unsigned>(pairs), chunks), threads, 0, stream}, weigh_kernel<T>, wide, w.slot_of_pair,
@@ -352,6 +360,9 @@ void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, cons
   activate(spec, static_cast<const T*>(wide), pairs, down.in_features, activated, stream);
   multiply_rows(down, static_cast<const T*>(activated), pairs, nullptr, w, num_tiles, tile_rows, w.activated_int8,
                 w.activated_scales, y, stream);
+  if (adapters != nullptr)
+    add_expert_lora(*adapters, slots, true, static_cast<const T*>(activated), nullptr, down.in_features, y,
+                    down.out_features, stream);
   const auto combine = [&](auto kernel, int width) {
     const auto chunks = static_cast<unsigned>(ceil_div(shape.hidden, int64_t{kThreads} * width));
     launch({dim3(static_cast<unsigned>(rows), chunks), threads, 0, stream}, kernel, y, w.slot_of_pair,
@@ -363,12 +374,12 @@ void mix_experts(const GroupedWeights& gate_up, const GroupedWeights& down, cons
 
 template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
                           const float*, const float*, const float*, const float*, int64_t, float*, void*,
-                          cudaStream_t);
+                          cudaStream_t, const ExpertAdapters*);
 template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
                           const float*, const float*, const float*, const __nv_bfloat16*, int64_t, __nv_bfloat16*,
-                          void*, cudaStream_t);
+                          void*, cudaStream_t, const ExpertAdapters*);
 template void mix_experts(const GroupedWeights&, const GroupedWeights&, const ExpertsConfig&, const ActivationSpec&,
                           const float*, const float*, const float*, const __half*, int64_t, __half*, void*,
-                          cudaStream_t);
+                          cudaStream_t, const ExpertAdapters*);
 
 }  // namespace llmb::cuda

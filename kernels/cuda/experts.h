@@ -16,6 +16,7 @@
 #include "core/activation.h"
 #include "core/model_config.h"
 #include "core/types.h"
+#include "kernels/cuda/expert_lora.h"
 #include "kernels/cuda/linear_grouped.h"
 
 namespace llmb::cuda {
@@ -48,6 +49,7 @@ void mix_experts(const GroupedWeights& gate_up,  // [gate_up, hidden] each
                  const T* x,                  // [rows, hidden]
                  int64_t rows,
                  T* out,  // [rows, hidden]
-                 void* workspace, cudaStream_t stream);
+                 void* workspace, cudaStream_t stream,
+                 const ExpertAdapters* adapters = nullptr);  // null: no row has one
 
 }  // namespace llmb::cuda

@@ -5,6 +5,7 @@
 #include "kernels/cuda/lora.h"
 
 #include <type_traits>
+#include <utility>
 
 #include "core/types.h"
 #include "kernels/cuda/device.h"
@@ -20,6 +21,7 @@ namespace {
 
 using lora_shrink::kRows;
 using lora_shrink::part_of_rank;
+using lora_shrink::row_at;
 using lora_shrink::row_of;
 using lora_shrink::RowRange;
 
@@ -44,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
   const T* from[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const int32_t row = row_ids[item.row_begin + (i < num_rows ? i : 0)];
+    const int32_t row = row_at(row_ids, item.row_begin + (i < num_rows ? i : 0));
     from[i] = x + int64_t{range.has(row) ? row - range.first : 0} * in_features;
   }
   for (int32_t rank = blockIdx.y * kWarps + threadIdx.x / kWarp; rank < product.num_ranks;
@@ -85,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
   const LoraPart& part = product.parts[0];
   for (int32_t i = threadIdx.x; i < num_rows * product.num_ranks; i += kThreads) {
     const int32_t row = item.row_begin + i / product.num_ranks, rank = i % product.num_ranks;
-    const T* const of_token = row_of<T>(part.a, tokens[row_ids[row]], product.num_ranks);
+    const T* const of_token = row_of<T>(part.a, tokens[row_at(row_ids, row)], product.num_ranks);
     t[int64_t{row} * kMaxLoraRanks + rank] = part.scale * to_float(of_token[rank]);
   }
 }
@@ -135,7 +137,7 @@ __device__ __forceinline__ void expand_rows(const LoraItem& item, const LoraProd
   float sums[kNumRows][kWidth];
 #pragma unroll
   for (int i = 0; i < kNumRows; ++i) {
-    const int32_t row = row_ids[item.row_begin + (i < num_rows ? i : 0)];
+    const int32_t row = row_at(row_ids, item.row_begin + (i < num_rows ? i : 0));
     is_kept[i] = has_part && i < num_rows && range.has(row);
     to[i] = out + int64_t{range.has(row) ? row - range.first : 0} * out_features + (has_part ? column : 0);
   }
@@ -214,13 +216,22 @@ void launch_expand(const LoraRows& rows, int32_t product, Out* out, int64_t out_
                product, t, out, static_cast<int32_t>(out_features));
 }
 
+// Expand reads items before shrink has ended.
+template <class... P, class... A>
+void launch_first(const LoraRows& rows, const LaunchShape& shape, void (*kernel)(P...), A&&... arguments) {
+  if (rows.has_new_items) launch(shape, kernel, std::forward<A>(arguments)...);
+  else launch_ahead(shape, kernel, std::forward<A>(arguments)...);
+}
+
+const int32_t* x_row_ids(const LoraRows& rows) { return rows.x_row_ids != nullptr ? rows.x_row_ids : rows.row_ids; }
+
 template <class T, int kItems>
 void launch_shrink_mma(const LoraRows& rows, int32_t product, const T* x, int64_t in_features, float* t,
                        cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(ceil_div(rows.num_items, kItems));
-  launch_ahead({dim3(blocks, kRankBlocks), dim3(lora_shrink::kThreads), 0, stream}, lora_shrink::kernel<T, kItems>,
-               rows.items, rows.num_items, rows.row_ids, RowRange{rows.first_row, rows.end_row}, product, x,
-               static_cast<int32_t>(in_features), t);
+  launch_first(rows, {dim3(blocks, kRankBlocks), dim3(lora_shrink::kThreads), 0, stream},
+               lora_shrink::kernel<T, kItems>, rows.items, rows.num_items, x_row_ids(rows),
+               RowRange{rows.first_row, rows.end_row}, product, x, static_cast<int32_t>(in_features), t);
 }
 
 // Items of one adapter are neighbours: where there are many, several share what a block reads of A.
@@ -234,8 +245,8 @@ void launch_shrink(const LoraRows& rows, int32_t product, const T* x, int64_t in
       return launch_shrink_mma<T, 2>(rows, product, x, in_features, t, stream);
     return launch_shrink_mma<T, 1>(rows, product, x, in_features, t, stream);
   } else {
-    launch_ahead({dim3(static_cast<unsigned>(rows.num_items), kRankBlocks), dim3(kThreads), 0, stream},
-                 lora_shrink_kernel<T, kWidth>, rows.items, rows.row_ids, RowRange{rows.first_row, rows.end_row},
+    launch_first(rows, {dim3(static_cast<unsigned>(rows.num_items), kRankBlocks), dim3(kThreads), 0, stream},
+                 lora_shrink_kernel<T, kWidth>, rows.items, x_row_ids(rows), RowRange{rows.first_row, rows.end_row},
                  product, x, static_cast<int32_t>(in_features), t);
   }
 }

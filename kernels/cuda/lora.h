@@ -48,9 +48,11 @@ struct LoraItem {
 
 struct LoraRows {
   const LoraItem* items = nullptr;   // [num_items]  a row is in one of them at most
-  const int32_t* row_ids = nullptr;  // rows of x and out
+  const int32_t* row_ids = nullptr;  // rows of x and out; null: all, in order
   int32_t num_items = 0;
   int32_t first_row = 0, end_row = INT32_MAX;  // others are left as they are; x and out begin with the first
+  const int32_t* x_row_ids = nullptr;  // rows of x, where these are others than out's
+  bool has_new_items = false;          // a kernel shortly before wrote the items: nothing starts ahead of it
 };
 
 // product: index into LoraItem::products. can_pack: in_features, out_features and all parts' columns are multiples of

@@ -33,6 +33,11 @@ __device__ __forceinline__ const T* row_of(const LoraMatrix& m, int32_t row, int
   return static_cast<const T*>(m.pages[row / m.rows_per_page]) + int64_t{row % m.rows_per_page} * width;
 }
 
+// The row of x or out at an item's place.
+__device__ __forceinline__ int32_t row_at(const int32_t* row_ids, int32_t place) {
+  return row_ids != nullptr ? row_ids[place] : place;
+}
+
 // Rows of an item outside of [first, end) read and write the first one's place in x, and nothing in out.
 struct RowRange {
   int32_t first, end;
@@ -94,7 +99,7 @@ __device__ __forceinline__ void shrink_items(const LoraItem* items, int32_t num_
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int32_t at = i < num_items ? items[i].row_begin + lane / 4 : 0;
-    const int32_t row = i < num_items && at < items[i].row_end ? row_ids[at] : -1;
+    const int32_t row = i < num_items && at < items[i].row_end ? row_at(row_ids, at) : -1;
     from[i] = x + int64_t{range.has(row) ? row - range.first : 0} * in_features;
   }
   const int32_t num_ranks = product.num_ranks;

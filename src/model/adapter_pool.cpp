@@ -119,7 +119,6 @@ void AdapterPool::read_all() {
 // Null and ok: nobody wants it any more.
 Status AdapterPool::read(int32_t id, std::shared_ptr<const PackedAdapter>* packed, int64_t* num_bytes) {
   LLMB_ASSIGN_OR_RETURN(const LoraAdapter adapter, library_->open(id));
-  LLMB_RETURN_IF_ERROR(packer_->check(adapter));
   const int64_t needed = packer_->num_bytes(adapter);
   if (!make_room(id, needed)) return {};
   *num_bytes = needed;

@@ -24,8 +24,6 @@ struct PackedAdapter {
 class AdapterPacker {
  public:
   virtual ~AdapterPacker() = default;
-  // kUnsupported: this backend does not compute it.
-  virtual Status check(const LoraAdapter&) const { return {}; }
   virtual int64_t num_bytes(const LoraAdapter& adapter) const = 0;  // that pack() will take
   virtual std::shared_ptr<const PackedAdapter> pack(const LoraAdapter& adapter) const = 0;  // throws std::bad_alloc
 };

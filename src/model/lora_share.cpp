@@ -93,4 +93,10 @@ std::vector<LoraModule> modules_of_rank(const LoraAdapter& adapter, const LoraSh
   return parts;
 }
 
+std::span<const LoraModule> expert_modules_of_rank(const LoraAdapter& adapter, const LoraShare& rank, int64_t layer,
+                                                   int64_t expert, bool is_down) {
+  if (!rank.share.experts.holds(expert)) return {};
+  return adapter.expert_modules(layer + rank.share.layers.begin, expert, is_down);
+}
+
 }  // namespace llmb

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/model_config.h"
@@ -21,5 +22,8 @@ struct LoraShare {
 // one) becomes one module for each.
 std::vector<LoraModule> modules_of_rank(const LoraAdapter& adapter, const LoraShare& rank, int64_t layer,
                                         Projection projection);
+// Likewise of one of the experts that a router chooses: gate and up, or down. Another rank's has none.
+std::span<const LoraModule> expert_modules_of_rank(const LoraAdapter& adapter, const LoraShare& rank, int64_t layer,
+                                                   int64_t expert, bool is_down);
 
 }  // namespace llmb

@@ -21,7 +21,7 @@ std::unique_ptr<Backend> load(const std::string& name, const AdaptedModel& model
 
 TEST_CASE("tokens equal PEFT's and log probabilities the CPU's, adapters mixed in steps with each other and with none") {
   for (const char* name : {"llama-gqa", "phi3", "gpt_neox", "gemma4", "gemma4-experts", "gemma4-keys", "qwen3_5-text",
-                           "qwen3_next", "lfm2", "granitemoehybrid", "nemotron_h"}) {
+                           "qwen3_next", "gpt_oss", "lfm2", "granitemoehybrid", "nemotron_h"}) {
     CAPTURE(name);
     const AdaptedModel model = short_adapted_requests(name);
     const LoadOptions options = short_adapted_options(name, model, DType::kF32, kRoomForAdapters);
@@ -33,22 +33,18 @@ TEST_CASE("tokens equal PEFT's and log probabilities the CPU's, adapters mixed i
 }
 
 TEST_CASE("the bits of a row do not depend on what runs beside it, nor on how many adapters the device holds") {
-  const AdaptedModel model = short_adapted_requests("llama-gqa");
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const auto expected = generate_one_by_one(*load("llama-gqa", model, dtype, kRoomForAdapters), model.requests, 32);
-    for (const int64_t pages : {0, 3, 6}) {  // none, for one of the largest, for some
-      CAPTURE(pages);
-      const auto few_kept = load("llama-gqa", model, dtype, pages * adapter_page_bytes(model.config, dtype));
-      CHECK((expected == generate_at_random(*few_kept, model.requests, 23, 5, 2)));
+  for (const std::string name : {"llama-gqa", "gpt_oss"}) {
+    CAPTURE(name);
+    const AdaptedModel model = short_adapted_requests(name);
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const auto expected = generate_one_by_one(*load(name, model, dtype, kRoomForAdapters), model.requests, 32);
+      for (const int64_t pages : {0, 3, 6}) {  // none, for one of the largest, for some
+        CAPTURE(pages);
+        const auto few_kept = load(name, model, dtype, pages * adapter_page_bytes(model.config, dtype));
+        CHECK((expected == generate_at_random(*few_kept, model.requests, 23, 5, 2)));
+      }
     }
   }
-}
-
-TEST_CASE("adapters of experts that a router chooses are refused by name") {
-  const ModelConfig config = load_model_config(fixtures() + "models/gpt_oss").value();
-  const auto adapter = LoraAdapter::open(fixtures() + "adapters/gpt_oss/experts", config);
-  REQUIRE(adapter.ok());
-  CHECK(PackerForDevice(config, DType::kF32).check(*adapter).message().find("--device cpu only") != std::string::npos);
 }
 
 TEST_CASE("pages: adapters of any size fit whatever was taken and given back before, as long as so many pages are free") {

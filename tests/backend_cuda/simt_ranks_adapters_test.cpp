@@ -26,7 +26,7 @@ TEST_CASE("two and four GPUs: PEFT's tokens, and the CPU's log probabilities, ad
   for (const auto& [name, size] :
        {std::pair{"llama-gqa", 2}, std::pair{"llama-gqa", 4}, std::pair{"phi3", 2}, std::pair{"gpt_neox", 2},
         std::pair{"gemma4", 2}, std::pair{"gemma4-keys", 2}, std::pair{"qwen3_5-text", 2}, std::pair{"qwen3_next", 2},
-        std::pair{"lfm2", 2}, std::pair{"granitemoehybrid", 2}}) {
+        std::pair{"gpt_oss", 2}, std::pair{"lfm2", 2}, std::pair{"granitemoehybrid", 2}}) {
     CAPTURE(name);
     CAPTURE(size);
     const AdaptedModel model = short_adapted_requests(name);

@@ -22,7 +22,6 @@ inline AdaptedModel short_adapted_requests(const std::string& name) {
   for (size_t i = 0; i < model.requests.size(); ++i) {
     GenerateRequest request = model.requests[i];
     if (request.prompt.size() > 7) continue;
-    if (request.adapter >= 0 && model.library->open(request.adapter)->has_experts()) continue;  // on CPUs only
     request.num_tokens = std::min(request.num_tokens, 4);
     request.sampling.num_logprobs = 3;
     kept.push_back(request);

@@ -103,12 +103,10 @@ std::vector<LoraModule> CpuAdapterPacker::modules_at(const LoraAdapter& adapter,
   return {modules.begin(), modules.end()};
 }
 
-// Another rank's experts have none here.
 std::span<const LoraModule> CpuAdapterPacker::expert_modules(const LoraAdapter& adapter, int64_t layer, int32_t expert,
                                                              bool is_down) const {
-  if (!rank_) return adapter.expert_modules(layer, expert, is_down);
-  if (!rank_->share.experts.holds(expert)) return {};
-  return adapter.expert_modules(layer + rank_->share.layers.begin, expert, is_down);
+  if (rank_) return expert_modules_of_rank(adapter, *rank_, layer, expert, is_down);
+  return adapter.expert_modules(layer, expert, is_down);
 }
 
 CpuAdapterPacker::Layout CpuAdapterPacker::lay_out(const LoraAdapter& adapter) const {

@@ -13,8 +13,10 @@
 #include "backend/adapter_rows.h"
 #include "backend/cuda/device_pages.h"
 #include "backend/cuda/packed_for_device.h"
+#include "backend/cuda/step_graphs.h"
 #include "backend/cuda/step_stage.h"
 #include "core/model_config.h"
+#include "kernels/cuda/expert_lora.h"
 #include "kernels/cuda/lora.h"
 #include "kernels/cuda/memory.h"
 #include "model/adapter_pool.h"
@@ -42,33 +44,44 @@ class CudaAdapters {
   // no longer be read.
   void begin_step(const StepPlan& plan, const StepShape& shape, bool is_recorded);
   // A step that is recorded: nothing is copied.
-  void record_step(const StepShape& shape, bool has_adapters);
-  bool has_any() const { return has_any_; }
+  void record_step(const StepShape& shape, AdapterUse use);
+  // Which products the plan's adapters add to. As begin_step() it waits for those that are being read, and throws what that
+  // throws.
+  AdapterUse use_of(const StepPlan& plan);
+  bool has_any() const { return use_ != AdapterUse::kNone; }
 
   // LM heads: rows of out from product.first_row on, `rows` of them. Others: x and out begin with the step's first row.
   void lora(const AdaptedProduct& product, Rows x, int64_t rows, Rows out, cudaStream_t stream);
   // Which part of the step lora() is for, where it is one of its tokens; -1: all of them.
   void set_part(int part) { part_ = part; }
   void lora_embedding(const TokenId* tokens, Rows out);
+  // The rows' matrices for experts, of the product's kind, from first_row on; nullopt: none. For the calls that are queued
+  // next.
+  std::optional<cuda::ExpertAdapters> of_experts(const AdaptedProduct& product, int64_t first_row) const;
 
  private:
   struct OnDevice {
     std::vector<int32_t> pages;        // or
     cuda::DeviceMemory own;            // where the step had not enough of them
     uint8_t* tables = nullptr;         // PackedForDevice::tables()
+    cuda::ExpertLoraTables experts = nullptr;  // in them; null: none
     std::list<int32_t>::iterator use;  // in uses_
   };
   struct Layout {
-    int64_t items[2], row_ids[2], end;  // by kind
+    int64_t items[2], row_ids[2], experts[2], end;  // by kind
   };
-  static Layout layout(const StepShape& shape);
+  Layout layout(const StepShape& shape) const;
   void set_shape(const StepShape& shape);
+  std::shared_ptr<const PackedForDevice> in_host(int32_t id) {
+    return std::static_pointer_cast<const PackedForDevice>(pool_.take(id));
+  }
   OnDevice send(int32_t id, size_t num_of_step);
   std::optional<std::vector<int32_t>> take_pages(int32_t count, size_t num_of_step);
   const cuda::LoraProduct* products(int32_t id) const {
     return reinterpret_cast<const cuda::LoraProduct*>(on_device_.at(id).tables);
   }
   void pack_items(const Layout& at, const StepShape& shape, bool is_recorded, uint8_t* out);
+  void pack_experts(const Layout& at, const StepShape& shape, uint8_t* out) const;
   bool can_pack(int32_t layer, Projection projection) const;
 
   const ModelConfig config_;
@@ -81,13 +94,15 @@ class CudaAdapters {
   DevicePages pages_;
 
   AdapterRows rows_;                             // of the step in progress
-  bool has_any_ = false;
+  AdapterUse use_ = AdapterUse::kNone;
   cuda::LoraRows by_kind_[2];
+  const cuda::ExpertLoraTables* experts_by_kind_[2] = {};  // ExpertAdapters::of_row
   cuda::LoraRows by_part_[kMaxStepParts];  // of the tokens, where the step has parts
   int part_ = -1;                          // in progress
   std::vector<cuda::PinnedMemory> host_;  // [max_plans_in_flight]  in turn
-  cuda::DeviceMemory device_;             // items and row ids
+  cuda::DeviceMemory device_;             // items, row ids and, where the model has experts, rows' tables of these
   cuda::DeviceMemory ranks_;              // [rows, kMaxLoraRanks] fp32
+  cuda::DeviceMemory products_of_slots_, items_of_slots_;  // ExpertAdapters
   size_t turn_ = 0;
 };
 

@@ -286,7 +286,7 @@ class CudaBackend final : public Backend {
     const cuda::SampleNeeds all{true, true, true, true, true};
     ops_->set_step(ops_->stage().arrays(shape, step.kind), step.needs_all ? all : cuda::SampleNeeds());
     ops_->set_drafting(drafts() || step.num_layers > 0 || step.kind.is_mtp);
-    if (CudaAdapters* const adapters = ops_->adapters()) adapters->record_step(shape, step.has_adapters);
+    if (CudaAdapters* const adapters = ops_->adapters()) adapters->record_step(shape, step.adapters);
     graphs_.record(step, stream_->get(), [&] { run(rows, rows, step.num_layers, step.kind.is_mtp); });
   }
 
@@ -319,7 +319,7 @@ class CudaBackend final : public Backend {
     if (!ranks_) flight.begin.record(stream);
     const StepArrays arrays = ops_->stage().upload(plan, shape, stream);
     const Recording step{shape.num_tokens,  !cuda::SampleNeeds().covers(needs), arrays.kind, plan.num_layers,
-                         has_adapters(plan), splits_.recorded(shape.second)};
+                         ops_->adapter_use(plan), splits_.recorded(shape.second)};
     const bool is_tall = arrays.kind.is_tall && !ops_->stage().decode_kind().is_tall;
     const bool is_kept = !is_tall || num_recorded_drafts(options_) > 0;
     const bool replay = is_recordable && arrays.parts.empty() && is_kept;

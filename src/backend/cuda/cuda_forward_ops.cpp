@@ -211,17 +211,19 @@ void CudaOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows ou
             [&]<typename T>(T) { cuda::activate(spec, data<const T>(x), rows, out.width, data<T>(out), stream_); });
 }
 
-// No adapter adds to experts here (PackerForDevice::check).
-void CudaOps::mix_experts(const AdaptedProduct&, const ExpertsWeight& experts, const ExpertsConfig& config,
+void CudaOps::mix_experts(const AdaptedProduct& product, const ExpertsWeight& experts, const ExpertsConfig& config,
                           const ActivationSpec& spec, Rows router_logits, const DeviceBuffer* choice_bias,
                           const DeviceBuffer* scales, Rows x, int64_t rows, Rows out) {
   const auto floats = [](const DeviceBuffer* buffer) {
     return buffer != nullptr ? data<const float>(buffer->rows()) : nullptr;
   };
   const auto& weights = static_cast<const CudaExperts&>(experts);
+  std::optional<cuda::ExpertAdapters> adapters;
+  if (adapters_) adapters = adapters_->of_experts(product, product.kind == RowKind::kTokens ? first_row_ : 0);
   with_type(options_.dtype, [&]<typename T>(T) {
     cuda::mix_experts(weights.gate_up(), weights.down(), config, spec, data<const float>(router_logits),
-                      floats(choice_bias), floats(scales), data<const T>(x), rows, data<T>(out), experts_workspace_.data(), stream_);
+                      floats(choice_bias), floats(scales), data<const T>(x), rows, data<T>(out), experts_workspace_.data(),
+                      stream_, adapters ? &*adapters : nullptr);
   });
   sum_over_ranks(out, rows);
 }

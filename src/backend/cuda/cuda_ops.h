@@ -97,6 +97,7 @@ class CudaOps final : public Ops, public StepParts {
   // That plans may name. rank: PackerForDevice
   void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes, std::optional<LoraShare> rank);
   CudaAdapters* adapters() { return adapters_ ? &*adapters_ : nullptr; }  // null: no plan names any
+  AdapterUse adapter_use(const StepPlan& plan) { return adapters_ ? adapters_->use_of(plan) : AdapterUse::kNone; }
   void add_pooling(const Pooling& pooling) {                                      // steps give vectors
     pooling_.emplace(config_, pooling, options_.dtype, options_.limits, stream_);
   }

@@ -105,27 +105,74 @@ void store_b_transposed(const LoraModule& module, DType dtype, const RowsInPages
 
 }  // namespace
 
-int64_t PackedForDevice::table_bytes() const {
-  return static_cast<int64_t>(products.size() * sizeof(LoraProduct)) + num_pages() * int64_t{sizeof(void*)};
+int64_t PackedForDevice::num_plain() const { return num_lora_products(num_layers); }
+
+int32_t PackedForDevice::num_expert_pages() const {
+  if (expert_layers.empty()) return 0;
+  return static_cast<int32_t>(ceil_div(static_cast<int64_t>(expert_layers.size()), tables_per_page()));
 }
 
-std::vector<uint8_t> PackedForDevice::tables(const std::vector<const void*>& pages, const uint8_t* at) const {
-  const size_t product_bytes = products.size() * sizeof(LoraProduct);
-  const auto* const on_device = reinterpret_cast<const void* const*>(at + product_bytes);
-  std::vector<LoraProduct> settled = products;
+PagedRows PackedForDevice::place_of_table(size_t table) const {
+  const auto index = static_cast<int64_t>(table), per_page = tables_per_page();
+  return {static_cast<int32_t>(index / per_page), index % per_page * expert_table_bytes()};
+}
+
+int64_t PackedForDevice::expert_tables_begin() const {
+  return num_plain() * int64_t{sizeof(LoraProduct)} + num_pages() * int64_t{sizeof(void*)};
+}
+
+int64_t PackedForDevice::table_bytes() const {
+  return expert_tables_begin() + (expert_layers.empty() ? 0 : num_layers * int64_t{sizeof(void*)});
+}
+
+LoraProduct PackedForDevice::settled(size_t product, const std::vector<const void*>& pages, const uint8_t* at) const {
+  const auto* const on_device = reinterpret_cast<const void* const*>(at + num_plain() * int64_t{sizeof(LoraProduct)});
   const auto settle = [&](LoraMatrix& m, const PagedRows& rows) {
     m.first = static_cast<const uint8_t*>(pages[static_cast<size_t>(rows.page)]) + rows.begin;
     m.pages = on_device + rows.page + 1;
   };
-  for (size_t i = 0; i < settled.size() * kMaxLoraParts; ++i) {
-    LoraPart& part = settled[i / kMaxLoraParts].parts[i % kMaxLoraParts];
+  LoraProduct out = products[product];
+  for (size_t p = 0; p < kMaxLoraParts; ++p) {
+    LoraPart& part = out.parts[p];
     if (part.rank_begin == part.rank_end) continue;
-    settle(part.a, a[i]);
-    settle(part.b, b[i]);
+    settle(part.a, a[product * kMaxLoraParts + p]);
+    settle(part.b, b[product * kMaxLoraParts + p]);
   }
+  return out;
+}
+
+std::vector<uint8_t> PackedForDevice::tables(const std::vector<const void*>& pages, const uint8_t* at) const {
   std::vector<uint8_t> out(static_cast<size_t>(table_bytes()));
-  std::memcpy(out.data(), settled.data(), product_bytes);
-  std::memcpy(out.data() + product_bytes, pages.data(), pages.size() * sizeof(void*));
+  uint8_t* to = out.data();
+  const auto add = [&](const void* from, size_t size) {
+    std::memcpy(to, from, size);
+    to += size;
+  };
+  for (int64_t i = 0; i < num_plain(); ++i) {
+    const LoraProduct product = settled(static_cast<size_t>(i), pages, at);
+    add(&product, sizeof product);
+  }
+  add(pages.data(), static_cast<size_t>(num_pages()) * sizeof(void*));
+  for (size_t table = 0; table < expert_layers.size(); ++table) {
+    const PagedRows place = place_of_table(table);
+    const void* const page = pages[static_cast<size_t>(num_pages() + place.page)];
+    const auto* const address = static_cast<const uint8_t*>(page) + place.begin;
+    std::memcpy(to + static_cast<size_t>(expert_layers[table]) * sizeof(void*), &address, sizeof(void*));
+  }
+  return out;
+}
+
+std::vector<uint8_t> PackedForDevice::expert_tables(const std::vector<const void*>& pages, const uint8_t* at) const {
+  std::vector<uint8_t> out(static_cast<size_t>(num_expert_pages() * page_bytes));
+  const auto of_table = static_cast<size_t>(2 * num_experts);
+  for (size_t table = 0; table < expert_layers.size(); ++table) {
+    const PagedRows place = place_of_table(table);
+    uint8_t* const to = out.data() + place.page * page_bytes + place.begin;
+    for (size_t i = 0; i < of_table; ++i) {
+      const LoraProduct product = settled(static_cast<size_t>(num_plain()) + table * of_table + i, pages, at);
+      std::memcpy(to + i * sizeof product, &product, sizeof product);
+    }
+  }
   return out;
 }
 
@@ -136,7 +183,12 @@ int64_t adapter_page_bytes(const ModelConfig& config, DType dtype) {
       const auto projection = static_cast<Projection>(p);
       widest = std::max({widest, product_columns(config, i, projection), product_inputs(config, i, projection)});
     }
-  const int64_t tables = num_lora_products(config.num_hidden_layers) * int64_t{sizeof(LoraProduct)} + kSpareTableBytes;
+  const int64_t layers = config.num_hidden_layers, product = int64_t{sizeof(LoraProduct)};
+  int64_t tables = num_lora_products(layers) * product + layers * int64_t{sizeof(void*)} + kSpareTableBytes;
+  if (const ExpertsConfig& experts = config.experts; experts.num_experts > 0) {
+    widest = std::max(widest, 2 * int64_t{experts.intermediate_size});
+    tables = std::max(tables, 2 * int64_t{experts.num_experts} * product);
+  }
   return std::max({kLeastPageBytes, whole_4_kib(widest * dtype_bytes(dtype)), whole_4_kib(tables)});
 }
 
@@ -154,17 +206,45 @@ std::vector<LoraModule> PackerForDevice::modules_at(const LoraAdapter& adapter, 
   return {modules.begin(), modules.end()};
 }
 
-// Products, places and pages; addresses stay unset.
-void PackerForDevice::lay_out(const LoraAdapter& adapter, PackedForDevice* packed, int64_t* num_pages) const {
-  const auto count = static_cast<size_t>(num_lora_products(num_layers_));
+std::span<const LoraModule> PackerForDevice::expert_modules(const LoraAdapter& adapter, int64_t layer, int64_t expert,
+                                                            bool is_down) const {
+  if (rank_) return expert_modules_of_rank(adapter, *rank_, layer, expert, is_down);
+  return adapter.expert_modules(layer, expert, is_down);
+}
+
+// By product, in the order of PackedForDevice::products. Layers in which no expert has any have none of the experts'.
+std::vector<std::vector<LoraModule>> PackerForDevice::modules_of(const LoraAdapter& adapter,
+                                                                 PackedForDevice* packed) const {
+  std::vector<std::vector<LoraModule>> modules;
+  for (int64_t i = 0; i < num_lora_products(num_layers_); ++i) modules.push_back(modules_at(adapter, i));
+  for (int32_t layer = 0; layer < num_layers_ && adapter.has_experts(); ++layer) {
+    const size_t first = modules.size();
+    bool has_any = false;
+    for (int32_t expert = 0; expert < num_experts_; ++expert)
+      for (const bool is_down : {false, true}) {
+        const std::span<const LoraModule> own = expert_modules(adapter, layer, expert, is_down);
+        modules.emplace_back(own.begin(), own.end());
+        has_any = has_any || !own.empty();
+      }
+    if (has_any) packed->expert_layers.push_back(layer);
+    else modules.resize(first);
+  }
+  return modules;
+}
+
+// Products, places and pages; addresses stay unset. Returns their modules.
+std::vector<std::vector<LoraModule>> PackerForDevice::lay_out(const LoraAdapter& adapter, PackedForDevice* packed,
+                                                              int64_t* num_pages) const {
+  std::vector<std::vector<LoraModule>> all = modules_of(adapter, packed);
+  packed->num_layers = num_layers_, packed->num_experts = num_experts_;
   packed->page_bytes = page_bytes_;
-  packed->products.assign(count, LoraProduct());
-  packed->a.assign(count * kMaxLoraParts, {});
-  packed->b.assign(count * kMaxLoraParts, {});
+  packed->products.assign(all.size(), LoraProduct());
+  packed->a.assign(all.size() * kMaxLoraParts, {});
+  packed->b.assign(all.size() * kMaxLoraParts, {});
   PageWriter writer(page_bytes_);
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < all.size(); ++i) {
     LoraProduct& product = packed->products[i];
-    const std::vector<LoraModule> modules = modules_at(adapter, static_cast<int64_t>(i));
+    const std::vector<LoraModule>& modules = all[i];
     LLMB_CHECK(modules.size() <= kMaxLoraParts);
     for (size_t p = 0; p < kMaxLoraParts; ++p) {
       LoraPart& part = product.parts[p];
@@ -172,7 +252,7 @@ void PackerForDevice::lay_out(const LoraAdapter& adapter, PackedForDevice* packe
       if (p >= modules.size()) continue;
       const LoraModule& module = modules[p];
       const int64_t rank = module.rank(), element = dtype_bytes(dtype_);
-      const bool is_table = i + 1 == count;
+      const bool is_table = is_embedding(i);
       part.rank_end = product.num_ranks += static_cast<int32_t>(rank);
       part.out_column = static_cast<int32_t>(module.out_column);
       part.num_columns = static_cast<int32_t>(module.num_columns());
@@ -183,11 +263,7 @@ void PackerForDevice::lay_out(const LoraAdapter& adapter, PackedForDevice* packe
     }
   }
   *num_pages = writer.num_pages();
-}
-
-Status PackerForDevice::check(const LoraAdapter& adapter) const {
-  return adapter.has_experts() ? unsupported("adapters of experts that a router chooses are computed with --device cpu only")
-                               : Status();
+  return all;
 }
 
 int64_t PackerForDevice::num_bytes(const LoraAdapter& adapter) const {
@@ -200,21 +276,19 @@ int64_t PackerForDevice::num_bytes(const LoraAdapter& adapter) const {
 std::shared_ptr<const PackedAdapter> PackerForDevice::pack(const LoraAdapter& adapter) const {
   const auto packed = std::make_shared<PackedForDevice>();
   int64_t num_pages = 0;
-  lay_out(adapter, packed.get(), &num_pages);
+  const std::vector<std::vector<LoraModule>> all = lay_out(adapter, packed.get(), &num_pages);
   packed->bytes.resize(static_cast<size_t>(num_pages * page_bytes_));
-  for (size_t i = 0; i < packed->products.size(); ++i) {
-    const std::vector<LoraModule> modules = modules_at(adapter, static_cast<int64_t>(i));
-    for (size_t p = 0; p < modules.size(); ++p) {
-      const LoraModule& module = modules[p];
+  for (size_t i = 0; i < all.size(); ++i)
+    for (size_t p = 0; p < all[i].size(); ++p) {
+      const LoraModule& module = all[i][p];
       const LoraPart& part = packed->products[i].parts[p];
-      const bool is_table = i + 1 == packed->products.size();
+      const bool is_table = is_embedding(i);
       const int64_t element = dtype_bytes(dtype_), a_row = (is_table ? module.rank() : module.in_features()) * element;
       store_a(module, is_table, dtype_, RowsInPages(part.a, packed->a[i * kMaxLoraParts + p], a_row, *packed));
       store_b_transposed(
           module, dtype_,
           RowsInPages(part.b, packed->b[i * kMaxLoraParts + p], module.num_columns() * element, *packed));
     }
-  }
   return packed;
 }
 

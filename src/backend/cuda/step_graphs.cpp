@@ -32,7 +32,8 @@ int64_t max_num_graphs(const ModelConfig& config, const LoadOptions& options, co
   const int64_t num_kinds = stage.num_kinds(has_guesses, has_guesses && options.verifies_trees) +
                             (options.drafting_layers > 0) + config.mtp.is_used;
   const auto num_sizes = static_cast<int64_t>(graph_sizes(largest_graph(options)).size());
-  return (options.adapters ? 4 : 2) * num_kinds * num_sizes * (1 + (may_split ? kMaxRecordedSplits : 0));
+  const int64_t num_uses = !options.adapters ? 1 : config.experts.num_experts == 0 ? 2 : 3;
+  return 2 * num_uses * num_kinds * num_sizes * (1 + (may_split ? kMaxRecordedSplits : 0));
 }
 
 int64_t largest_graph(const LoadOptions& options) {

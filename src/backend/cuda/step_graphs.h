@@ -32,13 +32,16 @@ int64_t largest_graph(const LoadOptions& options);
 // How many steps may be recorded in all. may_split: in two parts, too
 int64_t max_num_graphs(const ModelConfig& config, const LoadOptions& options, const StepStage& stage, bool may_split);
 
+// Which products adapters of a step's rows add to.
+enum class AdapterUse { kNone, kDense, kExperts };  // the last: to experts that a router chooses, too
+
 // A recorded step: it has so many rows, a bucket, and samples all of them.
 struct Recording {
   int64_t size = 1;
   bool needs_all = false;  // all that sampling can do; else greedy choice
   StepKind kind;
   int32_t num_layers = 0;  // StepPlan's
-  bool has_adapters = false;  // some of its rows
+  AdapterUse adapters = AdapterUse::kNone;
   StepSplit second;  // StepShape's; entries only where they have states
 
   auto operator<=>(const Recording&) const = default;

@@ -7,6 +7,7 @@
 #include <list>
 #include <random>
 
+#include "tests/kernels/cuda/lora_case.h"
 #include "tests/support/device_array.h"
 #include "tests/support/kernel_support.h"
 
@@ -16,50 +17,6 @@ namespace {
 using test::converted;
 using test::DeviceArray;
 using test::random_normal;
-
-// An adapter with one product, in device memory, and its matrices as they were rounded.
-template <class T>
-struct Adapter {
-  LoraProduct product;
-  std::vector<std::vector<float>> a, b;  // of each part: [rank, in], [rank, num_columns]
-  std::list<DeviceArray<T>> memory;
-  std::list<DeviceArray<const void*>> pages;
-  DeviceArray<LoraProduct> on_device{1};
-
-  // parts: rank, out_column and num_columns of each. rows_per_page > 0: matrices lie in pages of so many rows, the
-  // first of which has one less.
-  Adapter(int64_t in, std::initializer_list<std::array<int32_t, 3>> parts, uint32_t seed, int32_t rows_per_page = 0) {
-    LoraPart* part = product.parts;
-    for (const auto& [rank, out_column, num_columns] : parts) {
-      const auto place = [&](int64_t width, std::vector<std::vector<float>>& rounded) {
-        const std::vector<T> values = converted<T>(random_normal(rank * width, ++seed));
-        auto& as_floats = rounded.emplace_back();
-        for (const T value : values) as_floats.push_back(to_float(value));
-        LoraMatrix m;
-        m.rows_in_first = rows_per_page > 0 ? std::min(rank, rows_per_page - 1) : rank;
-        m.rows_per_page = std::max(rows_per_page, 1);
-        m.first = memory.emplace_back(std::vector<T>(values.begin(), values.begin() + m.rows_in_first * width)).data();
-        std::vector<const void*> others;
-        for (int32_t row = m.rows_in_first; row < rank; row += rows_per_page)
-          others.push_back(
-              memory
-                  .emplace_back(std::vector<T>(values.begin() + row * width,
-                                               values.begin() + std::min(rank, row + rows_per_page) * width))
-                  .data());
-        if (!others.empty()) m.pages = pages.emplace_back(others).data();
-        return m;
-      };
-      part->a = place(in, a);
-      part->b = place(num_columns, b);
-      part->rank_begin = product.num_ranks, part->rank_end = product.num_ranks + rank;
-      part->out_column = out_column, part->num_columns = num_columns;
-      part++->scale = 0.75f;
-      product.num_ranks += rank;
-    }
-    for (; part < product.parts + kMaxLoraParts; ++part) part->rank_begin = part->rank_end = product.num_ranks;
-    on_device.upload({&product, 1});
-  }
-};
 
 struct Rows {
   std::vector<LoraItem> items;
@@ -95,28 +52,6 @@ std::vector<float> floats(const std::vector<T>& values) {
   return result;
 }
 
-// In fp64; the second value sums the magnitudes of all terms, which errors are relative to.
-template <class T>
-std::pair<double, double> expected(const Adapter<T>& adapter, const T* x, int64_t in, int64_t column, double out) {
-  double size = std::fabs(out);
-  for (size_t i = 0; i < adapter.a.size(); ++i) {
-    const LoraPart& part = adapter.product.parts[i];
-    const int64_t own = column - part.out_column;
-    if (own < 0 || own >= part.num_columns) continue;
-    for (int64_t r = 0; r < part.rank_end - part.rank_begin; ++r) {
-      double t = 0, t_size = 0;
-      for (int64_t k = 0; k < in; ++k) {
-        const double term = double{adapter.a[i][r * in + k]} * double{to_float(x[k])};
-        t += term, t_size += std::fabs(term);
-      }
-      const double factor = double{part.scale} * adapter.b[i][r * part.num_columns + own];
-      out += factor * t;
-      size += std::fabs(factor) * t_size;
-    }
-  }
-  return {out, size};
-}
-
 }  // namespace
 
 TEST_CASE_TEMPLATE("lora: rows of adapters of any ranks, and rows without one, are near fp64; empty items add nothing", T,
@@ -124,7 +59,7 @@ TEST_CASE_TEMPLATE("lora: rows of adapters of any ranks, and rows without one, a
   for (const bool can_pack : {true, false}) {
     CAPTURE(can_pack);
     const int64_t in = can_pack ? 328 : 37, out = can_pack ? 64 : 61, num_rows = 12;
-    Adapter<T> three(in, {{8, 0, 16}, {3, 16, 16}, {64, 32, 24}}, 10, 3), one(in, {{1, 0, 64 - 8 * !can_pack}}, 20),
+    LoraCase<T> three(in, {{8, 0, 16}, {3, 16, 16}, {64, 32, 24}}, 10, 3), one(in, {{1, 0, 64 - 8 * !can_pack}}, 20),
         wide(in, {{256, 8, 40}}, 30), none(in, {}, 40);
     const std::vector<T> x = converted<T>(random_normal(num_rows * in, 1)), before = converted<T>(random_normal(num_rows * out, 2));
     Rows rows;
@@ -136,7 +71,7 @@ TEST_CASE_TEMPLATE("lora: rows of adapters of any ranks, and rows without one, a
     const std::vector<T> after = run(rows, can_pack, x, in, before, out);
     const double rounding = sizeof(T) == 4 ? 1e-6 : std::is_same_v<T, __half> ? 1e-3 : 8e-3;
     for (int64_t row = 0; row < num_rows; ++row) {
-      const Adapter<T>& adapter = row == 2 ? wide : row == 10 ? none : row == 1 || row == 4 ? one : three;
+      const LoraCase<T>& adapter = row == 2 ? wide : row == 10 ? none : row == 1 || row == 4 ? one : three;
       for (int64_t column = 0; column < out; ++column) {
         const double was = to_float(before[row * out + column]), is = to_float(after[row * out + column]);
         const auto [value, size] = expected(adapter, x.data() + row * in, in, column, was);
@@ -151,7 +86,7 @@ TEST_CASE_TEMPLATE("lora: rows of adapters of any ranks, and rows without one, a
 TEST_CASE_TEMPLATE("lora: a row's bits depend neither on the rows and adapters beside it, nor on the order of threads", T,
                    float, __nv_bfloat16) {
   const int64_t in = 264, out = 72, num_rows = 9;
-  Adapter<T> first(in, {{16, 0, 40}, {5, 40, 32}}, 10), second(in, {{33, 0, 72}}, 20, 8);
+  LoraCase<T> first(in, {{16, 0, 40}, {5, 40, 32}}, 10), second(in, {{33, 0, 72}}, 20, 8);
   const std::vector<T> x = converted<T>(random_normal(num_rows * in, 1)), before = converted<T>(random_normal(num_rows * out, 2));
   Rows together;
   together.add(second.on_device.data(), {8, 1});
@@ -170,7 +105,7 @@ TEST_CASE_TEMPLATE("lora: a row's bits depend neither on the rows and adapters b
 TEST_CASE_TEMPLATE("lora: many items share blocks where they have one adapter, with the bits of each item alone", T,
                    __nv_bfloat16, __half) {
   const int64_t in = 72, out = 40;
-  Adapter<T> first(in, {{16, 0, 16}, {5, 16, 24}}, 10), second(in, {{19, 8, 32}}, 20, 4);
+  LoraCase<T> first(in, {{16, 0, 16}, {5, 16, 24}}, 10), second(in, {{19, 8, 32}}, 20, 4);
   for (const int32_t num_items : {130, 261}) {
     CAPTURE(num_items);
     Rows together;
@@ -200,7 +135,7 @@ TEST_CASE_TEMPLATE("lora: many items share blocks where they have one adapter, w
 TEST_CASE_TEMPLATE("lora: a part of the rows may be computed, into floats too, with the bits of all", T, float,
                    __nv_bfloat16) {
   const int64_t in = 72, out = 40, num_rows = 7;
-  Adapter<T> first(in, {{9, 0, 40}}, 10, 4), second(in, {{2, 8, 16}}, 20);
+  LoraCase<T> first(in, {{9, 0, 40}}, 10, 4), second(in, {{2, 8, 16}}, 20);
   const std::vector<T> x = converted<T>(random_normal(num_rows * in, 1));
   const std::vector<float> before = random_normal(num_rows * out, 2);
   Rows rows;
