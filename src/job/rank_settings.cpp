@@ -19,7 +19,7 @@ RankSettings rank_settings(const std::string& build, const ModelConfig& config, 
                max_seqs, max_tokens, max_drafts, max_group_drafts, verifies_trees, max_model_len, pooling, drafting_layers,
                adapters, adapter_bytes, heads_dir, eagle_dir, groups_layers, num_threads, dtype, kv_cache_dtype, cpu, cuda] = load;
   static_cast<void>(num_threads);  // each rank's own, as are a GPU's, but for what follows
-  static_cast<void>(cpu.weight_cache_dir);  // refused
+  static_cast<void>(cpu.weight_cache_dir);  // no byte depends on it
   static_cast<void>(adapter_bytes);
   RankSettings s;
   const auto number = [&](const char* name, auto value) { s.emplace_back(name, std::to_string(value)); };

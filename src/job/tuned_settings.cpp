@@ -6,6 +6,7 @@
 
 #include "backend/cpu/processor.h"
 #include "backend/cpu/weight_cache.h"
+#include "job/rank_team.h"
 #include "base/durable_file.h"
 #include "base/thread_pool.h"
 #include "base/whole_file.h"
@@ -72,6 +73,7 @@ Status write_tuned_settings(const std::string& path, const std::string& machine,
 }
 
 void use_tuned_settings(const DeviceChoice& device, JobOptions* options) {
+  if (rank_grid(*options).num_ranks() > 1) return;  // found with one process
   const std::optional<TunedSettings> kept = read_tuned_settings(tuned_settings_path(*options), machine_name(device));
   if (!kept) return;
   const AskedSettings& asked = options->asked;

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +24,7 @@
 #include "tests/support/plan_builder.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/thread_ranks.h"
 #include "tests/support/tiny_model.h"
 
 namespace llmb::test {
@@ -35,8 +38,9 @@ void replace_content(const std::string& path, const std::string& content) {
   write_file(path, content);
 }
 
-// Tokens and log probabilities of a few prompts.
-std::vector<Generated> answers(const std::string& model, Quantization quantization, const std::string& cache) {
+// Tokens and log probabilities of a few prompts. ranks: that compute it together; none where they cannot.
+std::vector<Generated> answers(const std::string& model, Quantization quantization, const std::string& cache,
+                               const RankPart& ranks = {}) {
   const Result<ModelConfig> config = load_model_config(model);
   REQUIRE_MESSAGE(config.ok(), config.status().message());
   LoadOptions options;
@@ -47,8 +51,11 @@ std::vector<Generated> answers(const std::string& model, Quantization quantizati
   options.num_threads = 2;
   options.cpu.quantization = quantization;
   options.cpu.weight_cache_dir = cache;
-  const auto backend = make_cpu_backend();
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  if (ranks.num_ranks() > 1)
+    backend = make_thread_ranks(ranks.tensor_size, ranks.num_stages, 0, nullptr, ranks.context_size);
   const Status status = backend->load(*config, options);
+  if (ranks.num_ranks() > 1 && status.code() == StatusCode::kUnsupported) return {};
   REQUIRE_MESSAGE(status.ok(), status.message());
   std::vector<GenerateRequest> requests(2);
   for (int i = 0; i < 9; ++i) requests[i % 2].prompt.push_back((7 * i + 1) % config->vocab_size);
@@ -107,6 +114,54 @@ TEST_CASE("every golden model answers alike, bit for bit, without a file, when i
       CHECK(fs::last_write_time(path) == written);
     }
   }
+}
+
+TEST_CASE("ranks keep a file each, of their own part: the same answers when they are written and when they are mapped") {
+  struct Divided {
+    RankPart ranks;
+    Quantization quantization;
+    size_t num_files, step;  // through the golden models
+  };
+  // The last: both ranks have all of the model, and one file.
+  for (const auto& [ranks, quantization, num_files, step] : {Divided{{0, 2, 1}, Quantization::kNone, 2, 2},
+                                                             {{0, 2, 1}, Quantization::kInt4, 2, 5},
+                                                             {{0, 2, 2}, Quantization::kInt8, 4, 9},
+                                                             {{0, 1, 1, 2}, Quantization::kNone, 1, 9}}) {
+    int num_divided = 0;
+    const std::vector<std::string> models = golden_model_dirs();
+    for (size_t i = 0; i < models.size(); i += step) {
+      const std::string& model = models[i];
+      const auto expected = answers(model, quantization, "", ranks);
+      if (expected.empty()) continue;
+      CAPTURE(model);
+      ++num_divided;
+      const TempDir cache;
+      CHECK((answers(model, quantization, cache.path(), ranks) == expected));
+      std::map<std::string, fs::file_time_type> written;
+      for (const auto& file : fs::directory_iterator(cache.path())) {
+        let_rest(file.path());
+        written[file.path()] = file.last_write_time();
+      }
+      CHECK(written.size() == num_files);
+      CHECK((answers(model, quantization, cache.path(), ranks) == expected));
+      for (const auto& [path, time] : written) CHECK(fs::last_write_time(path) == time);
+    }
+    CHECK(num_divided >= 2);
+  }
+}
+
+TEST_CASE("a file of another rank's part is not used, whatever its name says") {
+  const TempDir dir;
+  const std::string model = make_model(dir, "m", 1), cache = dir / "cache";
+  const RankPart ranks = {0, 2, 1};
+  const auto expected = answers(model, Quantization::kNone, cache, ranks);
+  std::vector<std::string> paths, contents;
+  for (const auto& file : fs::directory_iterator(cache)) paths.push_back(file.path());
+  REQUIRE(paths.size() == 2);
+  for (const std::string& path : paths) contents.push_back(read_file(path));
+  for (size_t i = 0; i < 2; ++i) replace_content(paths[i], contents[1 - i]);
+  CHECK((answers(model, Quantization::kNone, cache, ranks) == expected));
+  for (size_t i = 0; i < 2; ++i) CHECK((read_file(paths[i]) == contents[i]));
 }
 
 TEST_CASE("a file is used, or made anew where it is damaged or of a model that has changed") {

@@ -73,9 +73,24 @@ class CachedMaker final : public WeightMaker {
   CachedWeights& weights_;
 };
 
+// All that a rank's weights depend on beside the model: which of its rows, columns, experts and layers they are.
+std::string share_text(const ModelShare& share) {
+  std::string text = "a rank's part, version " + std::to_string(kTensorPartsVersion);
+  const auto add = [&](const Range& range) {
+    text += " " + std::to_string(range.begin) + "-" + std::to_string(range.end);
+  };
+  for (const Range& range : {share.q_heads, share.kv_heads, share.mlp, share.shared_mlp, share.experts, share.vocab,
+                             share.layers, share.state_keys, share.state_values})
+    add(range);
+  for (const ModelShare::OfLayer& layer : share.of_layers) add(layer.kv_heads), add(layer.mlp);
+  for (const bool flag : {share.adds_biases, share.embeds, share.draws}) text += flag ? " yes" : " no";
+  return text + "\n";
+}
+
 // nullopt: there is no file that can be used.
 std::optional<CachedLoad> take_weights(const std::string& path, const std::string& key, const ModelConfig& config,
-                                       const WeightFiles& files, WeightForm form, CpuOps& ops, ThreadPool& pool) {
+                                       const WeightFiles& files, WeightForm form, CpuOps& ops, ThreadPool& pool,
+                                       const ModelShare* share) {
   Result<CachedWeights> cached = CachedWeights::open(path, key, pool);
   if (!cached.ok()) {
     if (cached.status().code() != StatusCode::kNotFound)
@@ -84,7 +99,7 @@ std::optional<CachedLoad> take_weights(const std::string& path, const std::strin
   }
   CachedMaker maker(ops, *cached);
   const auto shapes = files.make_source(pool, WeightAccess::kShapes, form);
-  Result<ModelWeights> weights = load_model_weights(config, *shapes, maker);
+  Result<ModelWeights> weights = load_model_weights(config, *shapes, maker, share);
   if (weights.ok() && cached->is_used_up()) return CachedLoad{std::move(*weights), std::move(*cached)};
   log_warning("weight cache: " + path + ": does not fit the model; packing anew");
   return std::nullopt;
@@ -93,23 +108,27 @@ std::optional<CachedLoad> take_weights(const std::string& path, const std::strin
 }  // namespace
 
 Result<CachedLoad> load_model_weights_cached(const ModelConfig& config, const WeightFiles& files,
-                                             const LoadOptions& options, CpuOps& ops, ThreadPool& pool) {
+                                             const LoadOptions& options, CpuOps& ops, ThreadPool& pool,
+                                             const ModelShare* share, const RankPart* part) {
   LLMB_ASSIGN_OR_RETURN(const std::optional<std::string> identity, files.identity());
   const WeightForm form = weight_form(options);
   const auto source = files.make_source(pool, WeightAccess::kValues, form);
   if (!identity) {
     log_warning("weight cache: not used, as the model's files have changed within the last seconds");
-    LLMB_ASSIGN_OR_RETURN(ModelWeights weights, load_model_weights(config, *source, ops));
+    LLMB_ASSIGN_OR_RETURN(ModelWeights weights, load_model_weights(config, *source, ops, share));
     return CachedLoad{std::move(weights), std::nullopt};
   }
   std::string key = "quantization ";
   key.append(quantization_name(options.cpu.quantization)).append(form == WeightForm::kBlocks ? ", blocks\n" : "\n");
   if (config.mtp.is_used && !config.mtp.is_apart()) key += "with the layer behind the last one\n";
+  if (share != nullptr) key += share_text(*share);
   key.append(*identity);
-  const std::string path = weight_cache_path(options.cpu.weight_cache_dir, options.model_dir, options.cpu.quantization);
-  if (std::optional<CachedLoad> load = take_weights(path, key, config, files, form, ops, pool)) return std::move(*load);
+  const std::string path =
+      weight_cache_path(options.cpu.weight_cache_dir, options.model_dir, options.cpu.quantization, part);
+  if (std::optional<CachedLoad> load = take_weights(path, key, config, files, form, ops, pool, share))
+    return std::move(*load);
   NotingMaker maker(ops);
-  LLMB_ASSIGN_OR_RETURN(ModelWeights weights, load_model_weights(config, *source, maker));
+  LLMB_ASSIGN_OR_RETURN(ModelWeights weights, load_model_weights(config, *source, maker, share));
   LLMB_RETURN_IF_ERROR(files.still_readable());
   // Where times tell nothing, the content is looked at once more: something else may have been packed.
   const Result<std::optional<std::string>> identity_now = files.identity();

@@ -8,6 +8,7 @@
 #include "backend/cpu/weight_cache.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "core/rank_part.h"
 #include "model/model_weights.h"
 #include "model/weight_files.h"
 
@@ -26,8 +27,10 @@ struct CachedLoad {
 
 // The weights that load_model_weights gives, bit for bit: of the file in options.cpu.weight_cache_dir where there is
 // one of this model, else of the model's own, and then the file is written. What is wrong with the file costs a warning
-// only. REQUIRES: ops was made with options.cpu.quantization.
+// only. share, part: of a rank, which has a file of its own; null: it computes the whole model. REQUIRES: ops was made
+// with options.cpu.quantization.
 Result<CachedLoad> load_model_weights_cached(const ModelConfig& config, const WeightFiles& files,
-                                             const LoadOptions& options, CpuOps& ops, ThreadPool& pool);
+                                             const LoadOptions& options, CpuOps& ops, ThreadPool& pool,
+                                             const ModelShare* share = nullptr, const RankPart* part = nullptr);
 
 }  // namespace llmb

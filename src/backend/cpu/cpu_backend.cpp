@@ -252,15 +252,17 @@ class CpuBackend final : public Backend {
   }
 
   Status load_weights(const std::optional<WeightFiles>& files) {
+    const ModelShare* const share = share_ ? &*share_ : nullptr;
     Result<ModelWeights> weights = [&]() -> Result<ModelWeights> {
       if (!files) {
         RandomSource source(options_.dummy_seed, config_.dtype, *pool_);
-        return load_model_weights(config_, source, *ops_, share_ ? &*share_ : nullptr);
+        return load_model_weights(config_, source, *ops_, share);
       }
       if (options_.cpu.weight_cache_dir.empty())
         return load_model_weights(config_, *files->make_source(*pool_, WeightAccess::kValues, weight_form(options_)),
-                                  *ops_, share_ ? &*share_ : nullptr);
-      LLMB_ASSIGN_OR_RETURN(CachedLoad load, load_model_weights_cached(config_, *files, options_, *ops_, *pool_));
+                                  *ops_, share);
+      LLMB_ASSIGN_OR_RETURN(CachedLoad load, load_model_weights_cached(config_, *files, options_, *ops_, *pool_, share,
+                                                                       ranks_ ? &ranks_->part : nullptr));
       weight_file_ = std::move(load.file);
       return std::move(load.weights);
     }();

@@ -102,7 +102,8 @@ std::string make_header(const std::string& key, const std::vector<std::span<cons
 
 }  // namespace
 
-std::string weight_cache_path(const std::string& dir, const std::string& model_path, Quantization quantization) {
+std::string weight_cache_path(const std::string& dir, const std::string& model_path, Quantization quantization,
+                              const RankPart* part) {
   std::error_code error;
   std::filesystem::path path = std::filesystem::weakly_canonical(model_path, error);
   if (error) path = model_path;
@@ -111,7 +112,12 @@ std::string weight_cache_path(const std::string& dir, const std::string& model_p
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '-') c = '_';
   char hash[17];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(content_hash(path.string())));
-  return dir + "/" + name + "-" + quantization_name(quantization) + "-" + hash + ".packed";
+  name += std::string("-") + quantization_name(quantization) + "-" + hash;
+  const auto add = [&](const char* kind, int32_t index, int32_t size) {
+    if (size > 1) name += std::string("-") + kind + std::to_string(index) + "of" + std::to_string(size);
+  };
+  if (part != nullptr) add("part", part->tensor_rank(), part->tensor_size), add("stage", part->stage(), part->num_stages);
+  return dir + "/" + name + ".packed";
 }
 
 Status CachedWeights::damaged(const char* why) const { return data_loss(path_ + ": " + why); }

@@ -25,6 +25,7 @@
 #include "base/mapped_file.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "core/rank_part.h"
 #include "core/types.h"
 
 namespace llmb {
@@ -33,9 +34,10 @@ namespace llmb {
 // they are rounded, the order in which load_model_weights asks for them.
 inline constexpr uint32_t kWeightCacheVersion = 4;
 
-// Where the packed weights of a model lie in a directory. Nothing else of the model is in the name, so that a changed
-// model takes the place of the old one.
-std::string weight_cache_path(const std::string& dir, const std::string& model_path, Quantization quantization);
+// Where the packed weights of a model lie in a directory, or those of a rank's part of it. Nothing else of the model is
+// in the name, so that a changed model takes the place of the old one. part: null: the whole model
+std::string weight_cache_path(const std::string& dir, const std::string& model_path, Quantization quantization,
+                              const RankPart* part = nullptr);
 
 // The sections of a file, in order, each from a cache line on. Move-only.
 class CachedWeights {

@@ -208,7 +208,6 @@ Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, 
   if (behind_all != nullptr && !is_tensor_parallel_only)
     return unsupported(std::string(behind_all) + ": not over stages or context ranks yet; use --tensor-parallel-size");
   if (options.drafting_layers > 0 && grid.num_stages > 1) return refused("the model's first layers that draft");
-  if (!options.cpu.weight_cache_dir.empty()) return refused("weight-cache");
   return {};
 }
 
