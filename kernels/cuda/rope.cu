@@ -117,15 +117,15 @@ __device__ void write_codes(const RotatedHead<T>& head, int32_t head_dim, Code* 
 template <class T, class Code>
 __global__ void __launch_bounds__(kThreads)
     rope_and_code_write_kernel(T* __restrict__ qkv, const int32_t* __restrict__ positions,
-                               const int32_t* __restrict__ slots, RopeShape shape, const float* __restrict__ cos,
-                               const float* __restrict__ sin, ScaledKv<Code> pool) {
+                               const int32_t* __restrict__ slots, RopeShape shape, int64_t row_width,
+                               const float* __restrict__ cos, const float* __restrict__ sin, ScaledKv<Code> pool) {
   ptx::follow_previous_grid();
   const int64_t token = blockIdx.x;
   const int32_t slot = slots[token];
   if (slot < 0) return;
   const int32_t head_dim = shape.head_dim, half = shape.rotary_dim / 2;
   const int32_t num_q = shape.num_heads, num_kv = shape.num_kv_heads;
-  T* const row = qkv + token * (int64_t{num_q} + 2 * num_kv) * head_dim;
+  T* const row = qkv + token * row_width;
   const int64_t block = slot / shape.block_size, offset = slot % shape.block_size;
   const int64_t angles = int64_t{positions[token]} * half;
   for (int32_t h = threadIdx.x / kWarp; h < num_q + 2 * num_kv; h += kThreads / kWarp) {
@@ -168,7 +168,7 @@ void rope_and_kv_write(T* qkv, const int32_t* positions, const int32_t* slots, i
                  strided, shape.row_width(), cos, sin, k_pool, values);
   };
   if (can_pack(half, qkv, cos, sin, k_pool, values) && shape.head_dim % kPackWidth == 0 &&
-      strided.block_stride % kPackWidth == 0)
+      strided.block_stride % kPackWidth == 0 && shape.row_stride % kPackWidth == 0)
     run(rope_and_kv_write_kernel<T, kPackWidth>, kPackWidth);
   else run(rope_and_kv_write_kernel<T, 1>, 1);
 }
@@ -181,7 +181,7 @@ void rope_and_kv_write(T* qkv, const int32_t* positions, const int32_t* slots, i
   LLMB_CHECK(shape.has_values && shape.block_stride == 0);
   if (num_tokens == 0) return;
   launch_ahead({dim3(static_cast<unsigned>(num_tokens)), dim3(kThreads), 0, stream},
-               rope_and_code_write_kernel<T, Code>, qkv, positions, slots, shape, cos, sin, pool);
+               rope_and_code_write_kernel<T, Code>, qkv, positions, slots, shape, shape.row_width(), cos, sin, pool);
 }
 
 template void rope_and_kv_write(float*, const int32_t*, const int32_t*, int64_t, const RopeShape&, const float*,

@@ -1,7 +1,7 @@
 // rope_and_kv_write: rotates q and k by their positions (RoPE, Su et al. 2021, in Hugging Face's rotate-half
 // convention: channel i pairs with channel i + rotary_dim / 2) and stores the rotated k, and v, into their KV slots.
 // The k part of qkv is left as it was; q is rotated in place. Elementwise in fp32, rounded once. Without KV heads only q
-// is rotated; without heads there are k and v alone, of a row that another rank computes.
+// is rotated; without heads there are k and v alone, of a row that another rank computes, or a second time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,8 +20,12 @@ struct RopeShape {
   int32_t block_size = 0;
   int64_t block_stride = 0;  // elements from a block to the next in the pools; 0: they are dense
   bool has_values = true;    // else qkv has no v, as with latents: v_pool is not written
+  int64_t row_stride = 0;    // elements from a row of qkv to the next; 0: they are dense
 
-  int64_t row_width() const { return (num_heads + (has_values ? 2 : 1) * int64_t{num_kv_heads}) * head_dim; }
+  int64_t row_width() const {
+    if (row_stride > 0) return row_stride;
+    return (num_heads + (has_values ? 2 : 1) * int64_t{num_kv_heads}) * head_dim;
+  }
 };
 
 // T: float, __nv_bfloat16 or __half. A token whose slot is negative, such as a padded one, is left alone altogether.

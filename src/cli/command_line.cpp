@@ -277,7 +277,7 @@ void add_batching_options(CLI::App& app, Options& o) {
       ->option_text("N [1]");
   app.add_option("--decode-context-parallel-size", o.job.decode_context_parallel_size,
                  "The same, and each of the N keeps the keys and values of its part of the positions only, 256 in turn, so N "
-                 "hold a context that one cannot; blocks have 256 N tokens; changes no byte. On the CPU. As "
+                 "hold a context that one cannot; blocks have 256 N tokens; changes no byte. As "
                  "--prefill-context-parallel-size N it takes N processes, beside those of --tensor-parallel-size, not of them")
       ->check(integer_in(1, 16))
       ->group(group)

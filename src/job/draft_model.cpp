@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/cpu/cpu_backend.h"
+#include "core/rank_part.h"
 #include "model/config_loader.h"
 #include "model/eagle_layer.h"
 #include "model/medusa_heads.h"
@@ -43,7 +44,8 @@ LoadOptions load_options(const std::string& dir, const ModelConfig& config, cons
                          const LoadOptions& target_load) {
   LoadOptions load;
   load.model_dir = dir;
-  load.block_size = target_load.block_size;
+  const bool is_divided = target_load.block_size % kSliceTokens == 0;  // among ranks, or as large as one GPU's may be
+  load.block_size = is_divided ? kSliceTokens : target_load.block_size;
   load.max_num_seqs = target_load.max_num_seqs;
   load.max_num_batched_tokens = target_load.max_num_batched_tokens;
   load.max_model_len = std::min(target_load.max_model_len, config.max_position_embeddings);
@@ -85,7 +87,7 @@ void leave_room_for_draft_model(const DraftModel& draft, LoadOptions* target_loa
   const int64_t weight_bytes = stored_weight_bytes(config) / dtype_bytes(config.dtype) * dtype_bytes(dtype);
   target_load->cuda.draft_bytes = weight_bytes + kGpuWorkspaceBytes;
   const KvLayout kv = make_kv_layout(config, draft.load.block_size, dtype, group_layers(config, 0));
-  target_load->cuda.draft_block_bytes = kv.bytes_per_block();
+  target_load->cuda.draft_block_bytes = kv.bytes_per_block() * (target_load->block_size / draft.load.block_size);
 }
 
 Result<std::string> find_medusa_heads(const std::string& name, const JobModel& target) {

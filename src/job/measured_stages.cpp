@@ -149,6 +149,7 @@ class StageMeasurement {
     load_.verifies_trees = false;
     load_.adapters.reset();
     load_.groups_layers = false;
+    load_.block_size /= grid.num_slices();
     load_.cpu.weight_cache_dir.clear();
     load_.cpu.rounds_block_activations = false;
     load_.cpu.runs_in_wait = true;

@@ -136,8 +136,6 @@ std::optional<JobStop> check_gpu_options(const JobOptions& o, const std::string&
     return JobStop{JobEnd::kOptionRefused,
                    name + ": ranks take a GPU each, from the first on; say which with CUDA_VISIBLE_DEVICES, and "
                           "`device` cuda"};
-  if (const Status status = check_gpu_ranks(rank_grid(o)); !status.ok())
-    return model_stop(status.with_context(name));
   if (const Status status = check_rank_gpus(std::max(1, o.num_workers) * rank_grid(o).num_ranks()); !status.ok())
     return JobStop{JobEnd::kDeviceFault, status.with_context(name).message()};
   return {};

@@ -112,7 +112,8 @@ StepMetrics Worker::metrics() const {
   return metrics;
 }
 
-// Its pool has as many blocks as the target's, which are smaller: so its sequences fit wherever the target's do.
+// Its pool has room for as many tokens as the target's, in blocks that are no larger: so its sequences fit wherever the
+// target's do.
 Status Worker::load_draft_model(const BackendFactory& make_backend) {
   if (!options_.draft_model) return {};
   auto backend = make_backend(options_.device);
@@ -120,7 +121,7 @@ Status Worker::load_draft_model(const BackendFactory& make_backend) {
   draft_feed_ = share_queue(*backend_, **backend);
   draft_backend_ = std::make_unique<WatchedBackend>(std::move(*backend), watch_);
   LoadOptions load = options_.draft_model->load;
-  load.num_blocks_override = info().kv.num_blocks;
+  load.num_blocks_override = info().kv.num_blocks * (info().kv.block_size / load.block_size);
   load.swap_space_gib = 0;
   return draft_backend_->load(options_.draft_model->config, load);
 }

@@ -1,6 +1,7 @@
-// --tensor-parallel-size, --pipeline-parallel-size and --prefill-context-parallel-size on GPUs, of the whole program,
-// with the host SIMT layer in place of GPUs: the answers of one GPU, the same bytes whatever the schedule and the timing,
-// and whatever happens to a rank, nothing is lost. LLMB_NUM_KILLS: how many kills and stops in all.
+// --tensor-parallel-size, --pipeline-parallel-size, --prefill-context-parallel-size and --decode-context-parallel-size on
+// GPUs, of the whole program, with the host SIMT layer in place of GPUs: the answers of one GPU, the same bytes whatever
+// the schedule and the timing, and whatever happens to a rank, nothing is lost. LLMB_NUM_KILLS: how many kills and stops
+// in all.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -179,14 +180,16 @@ TEST_CASE("stages of layers on three GPUs, one killed or stopped, then on two: e
   CHECK(stable_output(read_file(dir.file("out.jsonl"))) == stable_output(read_file(dir.file("plain.jsonl"))));
 }
 
-// Stages, and ranks of each that share out rows.
+// Stages, and ranks of each that share out rows, and may divide keys and values.
 struct Parts {
   int num_stages = 1, context_size = 1;
+  bool divides_kv = false;
   int num_gpus() const { return num_stages * context_size; }
 };
 
 std::vector<std::string> flags_of(const Parts& parts) {
-  return {"--pipeline-parallel-size", std::to_string(parts.num_stages), "--prefill-context-parallel-size",
+  return {"--pipeline-parallel-size", std::to_string(parts.num_stages),
+          parts.divides_kv ? "--decode-context-parallel-size" : "--prefill-context-parallel-size",
           std::to_string(parts.context_size)};
 }
 
@@ -200,9 +203,9 @@ TEST_CASE("a job over stages or context ranks that is killed goes on with others
   const ProcessResult alone = run_process(arguments("plain.jsonl", {}, 0));
   REQUIRE_MESSAGE(alone.exit_code == 0, alone.err);
   const std::string expected = stable_output(read_file(dir.file("plain.jsonl")));
-  const Parts one, two{2}, three{3}, rows{1, 2}, more_rows{1, 3}, both{2, 2};
+  const Parts one, two{2}, three{3}, rows{1, 2}, more_rows{1, 3}, both{2, 2}, divided{1, 2, true};
   for (const auto& runs : std::vector<std::vector<Parts>>{
-           {three, one}, {three, two, one}, {one, three}, {rows, more_rows, one}, {one, rows}, {more_rows, both}}) {
+           {three, one}, {three, two, one}, {one, three}, {rows, divided, one}, {one, rows}, {more_rows, both}}) {
     CAPTURE(runs.size());
     CAPTURE(runs[0].num_gpus());
     const std::string out = dir.file("out.jsonl");
@@ -284,7 +287,7 @@ TEST_CASE("random kills and stops of ranks on GPUs: nothing is lost, twice or ch
     for (const char* name : {"", ".partial", ".manifest.json"}) std::filesystem::remove(out + name);
     const int tensor_size = rng.between(1, 2);
     for (int exit_code = -1; exit_code != 0;) {
-      const Parts parts = rng.chance(0.3) ? Parts{1, rng.between(2, 3)} : Parts{rng.between(1, 3)};
+      const Parts parts = rng.chance(0.3) ? Parts{1, rng.between(2, 3), asked != nullptr && rng.chance(0.5)} : Parts{rng.between(1, 3)};
       const int num_gpus = parts.num_gpus() * tensor_size, num_seqs = rng.between(1, 9);
       const auto more = with({in, "-o", out, "--watchdog-timeout", "4", "--request-rate", "40"},
                              flags(parts, tensor_size));
@@ -320,8 +323,7 @@ TEST_CASE("too few GPUs, and what several GPUs do not take yet, are refused by n
         std::string::npos);
   CHECK(refusal({"--prefill-context-parallel-size", "2"}, 9, 1).find("2 ranks need a GPU each, and this machine has 1") !=
         std::string::npos);
-  const std::string divided = refusal({"--decode-context-parallel-size", "2"}, 4);
-  CHECK(divided.find("--decode-context-parallel-size 2: ranks that divide keys and values: not over several GPUs yet") !=
+  CHECK(refusal({"--decode-context-parallel-size", "2"}, 9, 1).find("2 ranks need a GPU each, and this machine has 1") !=
         std::string::npos);
   CHECK(refusal(with(kTwoGpus, {"--workers", "2"}), 9, 3).find("4 ranks need a GPU each") != std::string::npos);
 }

@@ -29,6 +29,7 @@ struct ForkedRanksOptions {
   int32_t tensor_size = 2;
   int32_t num_stages = 1;
   int32_t context_size = 1;
+  bool divides_kv = false;
   double patience_ms = 0;
   uint64_t delay_seed = 0;                   // of each call in which ranks meet; 0: none waits
   std::function<void(int rank)> in_process;  // called in each rank's process before it loads
@@ -119,7 +120,7 @@ struct ForkedRanks {
 };
 
 inline ForkedRanks make_forked_ranks(const ForkedRanksOptions& options) {
-  const RankPart grid = {0, options.tensor_size, options.num_stages, options.context_size};
+  const RankPart grid = {0, options.tensor_size, options.num_stages, options.context_size, options.divides_kv};
   auto ranks = SharedRanks::create(grid.num_ranks(), rank_channels(grid));
   check_ok(ranks.status());
   const auto first = make_rank_context(*ranks, grid);

@@ -74,7 +74,6 @@ class CudaBackend final : public Backend {
 
   const BackendInfo& info() const override { return info_; }
   MachineLimits measure_limits() override { return measure_device(dtype_, stream_->get()); }
-
   AdapterStore* adapters() override { return ops_ && ops_->adapters() ? &ops_->adapters()->store() : nullptr; }
 
   Status submit(const StepPlan& plan) override { return submit_to(flights_, plan); }
@@ -124,12 +123,15 @@ class CudaBackend final : public Backend {
   }
   bool drafts() const { return target_ops_ != nullptr; }  // for another one
   bool is_early_stage() const { return context_ && !context_->part.is_last_stage(); }
+  int32_t num_slices() const { return context_ ? context_->part.num_slices() : 1; }
+  // Not those that give vectors, as they compute prompts, nor those whose ranks give each other any number of slices.
+  bool records_steps() const { return !options_.pooling && num_slices() == 1; }
   int32_t num_own_drafts() const { return context_ ? 0 : num_own_plans(config_, options_); }
 
   Status do_load(const ModelConfig& config, const LoadOptions& options) {
     const SteadyClock clock;
     LLMB_RETURN_IF_ERROR(check_load_options(config, options));
-    LLMB_RETURN_IF_ERROR(check_cuda_options(config, options));
+    LLMB_RETURN_IF_ERROR(check_cuda_options(config, options, num_slices()));
     LLMB_RETURN_IF_ERROR(check_cuda_support(config, options.max_model_len));
     std::optional<WeightFiles> files;
     if (options.load_format == LoadFormat::kAuto) {
@@ -166,7 +168,6 @@ class CudaBackend final : public Backend {
 
   // The host's memory that was given, and that for adapters, is that of all ranks.
   Status take_share() {
-    LLMB_RETURN_IF_ERROR(check_gpu_ranks(context_->part));
     share_ = share_of_gpu(config_, context_->part);
     own_ = config_of(config_, *share_);
     options_.swap_space_gib /= context_->part.num_ranks();
@@ -187,7 +188,7 @@ class CudaBackend final : public Backend {
   void make_ops() {
     const Range layers = share_ ? share_->layers : Range{0, config_.num_hidden_layers};
     const int32_t num_plans = max_plans_in_flight(), num_stages = num_plans + num_own_drafts();
-    CudaOpsOptions o = ops_options(config_, own_, layers, num_stages, options_, dtype_, kv_dtype_);
+    CudaOpsOptions o = ops_options(config_, own_, layers, num_stages, options_, dtype_, kv_dtype_, num_slices());
     o.hopper = cuda::has_hopper_code(stream_->get());
     std::unique_ptr<SplitStreams> split_streams;
     if (splits_.are_possible()) {
@@ -232,7 +233,7 @@ class CudaBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(wait(&ignored));
     // Every recorded step takes about as much as the first.
     int64_t graph_bytes = 0;
-    if (!options_.pooling) {
+    if (records_steps()) {
       const int64_t free_before = free_device_bytes();
       record({largest_bucket(), /*needs_all=*/true, ops_->stage().fullest_decode_kind()});
       graph_bytes = std::clamp<int64_t>(free_before - free_device_bytes(), 0, kMostGraphBytes);
@@ -241,28 +242,26 @@ class CudaBackend final : public Backend {
     set_kv_pool(0);
     const int64_t num_graphs = max_num_graphs(config_, options_, ops_->stage(), splits_.are_possible());
     const int64_t adapter_bytes = options_.adapters ? options_.adapter_bytes : 0;
-    const Result<int32_t> num_blocks =
-        plan_num_blocks(options_, ops_->kv_layout(0),
-                        {device_.total_bytes, free_device_bytes(),
-                         graph_bytes * num_graphs + adapter_bytes + cuda::Linear::tuning_bytes() + kSpareBytes});
-    LLMB_RETURN_IF_ERROR(num_blocks.status());
-    set_kv_pool(ranks_ ? ranks_->least(*num_blocks) : *num_blocks);
+    const int64_t reserved = graph_bytes * num_graphs + adapter_bytes + cuda::Linear::tuning_bytes() + kSpareBytes;
+    const DeviceMemoryUse use{device_.total_bytes, free_device_bytes(), reserved, ops_->beside_block_bytes()};
+    LLMB_ASSIGN_OR_RETURN(const int32_t num_blocks, plan_num_blocks(options_, ops_->kv_layout(0), use));
+    set_kv_pool(ranks_ ? ranks_->least(num_blocks) : num_blocks);
     return {};
   }
 
   int32_t num_groups() const { return ops_->kv_layout(0).groups.num_groups(); }
   void set_kv_pool(int32_t num_blocks) {
     ops_->set_kv_pool(num_blocks);
-    info_.kv = ops_->kv_layout(num_blocks);
+    info_.kv = as_planned(ops_->kv_layout(num_blocks), options_);
   }
 
   int64_t largest_bucket() const { return largest_graph(options_); }
-  // None where steps give vectors, as they compute prompts.
   void record_graphs() {
     if (options_.pooling) return;
     for (const int64_t size : graph_sizes(largest_bucket())) {
       tune(static_cast<int32_t>(size));
-      for (const bool needs_all : {false, true}) record({size, needs_all, ops_->stage().decode_kind()});
+      for (const bool needs_all : {false, true})
+        if (records_steps()) record({size, needs_all, ops_->stage().decode_kind()});
     }
     stream_->synchronize();
   }
@@ -271,7 +270,7 @@ class CudaBackend final : public Backend {
   void tune(int32_t rows) {
     const int32_t num_seqs = std::min({rows, options_.max_num_seqs, info_.kv.num_blocks / num_groups()});
     const StepPlan plan = decode_plan(config_, options_, num_seqs, num_groups());
-    ops_->set_step(ops_->stage().upload(plan, {rows, rows, rows}, stream_->get()), {});
+    ops_->set_step(ops_->stage().upload(ops_->in_slices(plan), {rows, rows, rows}, stream_->get()), {});
     ops_->resolve_step();
     ops_->set_tuning(true);
     transformer_->forward(rows, rows);
@@ -299,8 +298,9 @@ class CudaBackend final : public Backend {
     if (!is_early_stage()) ops_->give_tokens();
   }
 
-  void start(const StepPlan& plan, FlightQueue& queue) {
-    if (steps_) steps_->begin(plan.step);
+  void start(const StepPlan& given, FlightQueue& queue) {
+    if (steps_) steps_->begin(given.step);
+    const StepPlan& plan = ops_->in_slices(given);
     const cudaStream_t stream = stream_->get();
     const cuda::SampleNeeds needs = cuda::sample_needs(plan.sample_rows);
     StepShape shape = shape_of(plan);
@@ -342,10 +342,10 @@ class CudaBackend final : public Backend {
     flight.end.record(stream);
     if (ranks_) ranks_->send(transformer_->residual(), shape.num_own());
     flight.sent.record(stream);
-    flight.plan = &plan;
+    flight.plan = &given;
     flight.work = splits_.submitted(plan, shape.second);
     if (steps_) steps_->add();
-    queue.count(plan);
+    queue.count(given);
   }
 
   double await(const StepFlight& flight) const {

@@ -9,25 +9,10 @@
 #include "kernels/cuda/int4_pack.h"
 #include "kernels/cuda/order_columns.h"
 #include "kernels/cuda/layer_norm.h"
-#include "kernels/cuda/rope.h"
 #include "kernels/cuda/sparse24_pack.h"
 #include "kernels/cuda/w4a8_pack.h"
 
 namespace llmb {
-
-namespace {
-
-constexpr int32_t kAllPositions = 1 << 30;  // a chunk of attention that holds any
-
-}  // namespace
-
-template <typename Code>
-cuda::ScaledKv<Code> CudaOps::scaled_kv(int32_t layer) const {
-  const int64_t size = int64_t{num_blocks_} * options_.block_size * config_.num_key_value_heads;
-  float* const scales = reinterpret_cast<float*>(kv_pool_.data<uint8_t>() + planes_.bytes(num_blocks_)) +
-                        2 * int64_t{groups_.plane(layer)} * size;
-  return {kv<Code>(layer, false), kv<Code>(layer, true), scales, scales + size};
-}
 
 void CudaOps::multiply(const CudaLinear& linear, Rows x, int64_t rows, Rows out) {
   if (linear.is_int8()) return linear_int8(linear.int8_view(), x, rows, out);
@@ -139,71 +124,6 @@ void CudaOps::linear_sparse24(const cuda::Sparse24View& weight, Rows x, int64_t 
   };
   if (x.dtype == DType::kF16) run(__half());
   else run(__nv_bfloat16());
-}
-
-// Without heads: keys and values alone, which begin the rows of qkv.
-void CudaOps::write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t num_heads, Rows qkv) {
-  static const DeviceRope kNone;
-  const int32_t index = ropes_.empty() ? -1 : config_.layer(layer).rope;
-  const DeviceRope& rope = index < 0 ? kNone : ropes_[index];
-  const cuda::RopeShape shape{num_heads,
-                              config_.has_own_kv(layer) ? config_.num_kv_heads_of(layer) : 0,
-                              config_.head_dim_of(layer),
-                              rope.rotary_dim,
-                              options_.block_size,
-                              planes_.block_stride(),
-                              /*has_values=*/!config_.has_latent()};
-  const auto *const cos = rope.cos.data<const float>(), *const sin = rope.sin.data<const float>();
-  with_type(options_.dtype, [&]<typename T>(T) {
-    const auto write = [&](const auto&... pools) {
-      cuda::rope_and_kv_write(data<T>(qkv), step_.positions + first_row, slots_of(layer) + first_row, rows, shape, cos, sin,
-                              pools..., stream_);
-    };
-    if (options_.kv_dtype == DType::kI8) write(scaled_kv<int8_t>(layer));
-    else if (options_.kv_dtype == DType::kF8) write(scaled_kv<cuda::E4m3>(layer));
-    else write(kv<T>(layer, false), kv<T>(layer, true));
-  });
-}
-
-void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
-  if (step_.shape.expanded.num_heads > 0 && step_.absorbed.empty()) return;
-  const AttentionKind& kind = attention_.of(layer);
-  const StepArrays::AttentionList& list = step_.lists[part_][attention_.of_layers[layer]];
-  qkv = from_step_begin(qkv), out = from_step_begin(out);
-  cuda::AttentionWork work{list.num_ctas,
-                           list.items,
-                           list.cta_start,
-                           attention_partials_.data<float>(),
-                           attention_partial_stats_.data<float>(),
-                           attention_counters_.data<int32_t>(),
-                           step_.kind.is_tall,
-                           num_blocks_,
-                           {step_.rows, step_.parent_rows, slots_of(layer)},
-                           {},
-                           groups_.num_groups()};
-  if (step_.kind.shares_in(config_.layer(layer).window)) {
-    work.shared = step_.shared[part_];
-    work.shared.positions = step_.positions;
-    work.shared.values = shared_values_.data<float>();
-    work.shared.stats = shared_stats_.data<float>();
-  }
-  cuda::AttentionParams params{kind.shape, static_cast<float>(config_.score_scale(layer)),
-                               static_cast<float>(config_.attention_softcap), alibi_slopes_.data<const float>(),
-                               sinks != nullptr ? data<const float>(sinks->rows()) : nullptr};
-  params.shape.window = config_.layer(layer).window;
-  // The list's items begin where the layer's keys do (StepStage::pack_attention), and rows see nothing before that.
-  if (config_.layer(layer).first_position > 0) params.shape.chunk = kAllPositions;
-  if (const int32_t reach = config_.layer(layer).reach; reach > 0)
-    params.shape.later = reach, params.shape.window = 2 * reach + 1;
-  with_type(options_.dtype, [&]<typename T>(T) {
-    const auto attend = [&](const auto&... pools) {
-      cuda::paged_attention(data<const T>(qkv), qkv.width, data<T>(out), pools...,
-                            step_.block_ids + groups_.group(layer), work, params, stream_);
-    };
-    if (options_.kv_dtype == DType::kI8) return attend(scaled_kv<int8_t>(layer));
-    if (options_.kv_dtype == DType::kF8) return attend(scaled_kv<cuda::E4m3>(layer));
-    attend(static_cast<const T*>(kv<T>(layer, false)), static_cast<const T*>(kv<T>(layer, true)));
-  });
 }
 
 void CudaOps::activate(const ActivationSpec& spec, Rows x, int64_t rows, Rows out) {

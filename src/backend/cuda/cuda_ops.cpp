@@ -24,7 +24,7 @@ cuda::AttentionShape attention_shape(const ModelConfig& config, const CudaOpsOpt
   cuda::AttentionShape shape;
   shape.dtype = options.dtype;
   shape.latent_dim = config.latent.rank;
-  shape.block_stride = KvPlanes(layout_of(config, options)).block_stride();
+  shape.block_stride = options.num_slices > 1 ? 0 : KvPlanes(layout_of(config, options)).block_stride();
   shape.block_size = options.block_size;
   shape.deterministic = options.deterministic;
   shape.hopper = options.hopper;
@@ -156,6 +156,7 @@ void CudaOps::set_kv_pool(int32_t num_blocks) {
   kv_pool_ = cuda::DeviceMemory(bytes);
   if (adapters_) adapters_->set_pool(has_pages ? kv_pool_.data<uint8_t>() + first_page : nullptr);
   num_blocks_ = num_blocks;
+  if (slices_) slices_->set_pool(num_blocks);
 }
 
 Status CudaOps::add_states(const LoadOptions& load, BackendInfo* info) {
@@ -202,6 +203,7 @@ void CudaOps::resolve_step() {
     step.num_tokens = step.num_samples = 0;
     cuda::resolve_step(step, given(), stream_);
   }
+  if (slices_) slices_->place_rows(step_.slots, step_.shape.num_tokens);
   if (states_ && !step_.kind.is_mtp) states_->resolve(step_);
 }
 

@@ -15,6 +15,7 @@
 #include "backend/cuda/cuda_states.h"
 #include "backend/cuda/cuda_weights.h"
 #include "backend/cuda/device.h"
+#include "backend/cuda/gathered_slices.h"
 #include "backend/cuda/kv_planes.h"
 #include "backend/cuda/split_streams.h"
 #include "backend/cuda/step_stage.h"
@@ -53,7 +54,8 @@ struct CudaOpsOptions {
   StepLimits limits;
   LayerGroups groups;
   int32_t vocab_size = 0;  // of all ranks
-  int32_t block_size = 16;
+  int32_t block_size = 16;     // of this rank's part of a block
+  int32_t num_slices = 1;      // ranks with a part of each block, which outnumber one where they divide keys and values
   int32_t max_position = 0;    // positions of a step are below it
   int64_t max_logit_rows = 0;  // of one call of sample()
   int32_t num_drafted = 0;     // tokens that a draft model may leave for the next step
@@ -90,10 +92,12 @@ class CudaOps final : public Ops, public StepParts {
   Status add_states(const LoadOptions& load, BackendInfo* info);
   // The config is that of a rank with a share of the model: partial sums are summed over ranks from now on. They
   // outlive this.
-  void join_ranks(CudaRanks* ranks) {
-    all_ranks_ = ranks;
-    ranks_ = ranks->has_parts() ? ranks : nullptr;
-  }
+  void join_ranks(CudaRanks* ranks);
+  // Where ranks divide keys and values: the plan with tables for attention, which uploads and the step's calls get, until
+  // the next one; else the plan.
+  const StepPlan& in_slices(const StepPlan& plan) { return slices_ ? slices_->begin_step(plan) : plan; }
+  // Memory that each block of the pool takes beside it.
+  int64_t beside_block_bytes() const { return slices_ ? slices_->block_bytes() : 0; }
   // That plans may name. rank: PackerForDevice
   void add_adapters(std::shared_ptr<AdapterLibrary> library, int64_t max_bytes, std::optional<LoraShare> rank);
   CudaAdapters* adapters() { return adapters_ ? &*adapters_ : nullptr; }  // null: no plan names any
@@ -259,6 +263,24 @@ class CudaOps final : public Ops, public StepParts {
   }
   template <typename Code>
   cuda::ScaledKv<Code> scaled_kv(int32_t layer) const;
+  // A layer's keys and values as attention reads them, and new rows are written for it: the pool's, or all ranks' slices.
+  template <typename T>
+  T* seen_kv(int32_t layer, bool values) const {
+    if (!slices_) return kv<T>(layer, values);
+    const int64_t before = values && !config_.has_latent() ? num_seen_blocks(layer) * slice_bytes(layer) : 0;
+    return reinterpret_cast<T*>(slices_->memory() + before);
+  }
+  template <typename Code>
+  cuda::ScaledKv<Code> seen_scaled_kv(int32_t layer) const;
+  int32_t num_seen_blocks(int32_t layer) const;
+  int64_t seen_block_stride() const { return slices_ ? 0 : planes_.block_stride(); }
+  // The keys of a block of this rank's pool, and its values, have so many.
+  int64_t slice_bytes(int32_t layer) const { return planes_.half_bytes(config_.kv_layer_of(layer)); }
+  // The scales of its keys, and of its values.
+  int64_t scales_bytes() const {
+    return int64_t{options_.block_size} * config_.num_key_value_heads * int64_t{sizeof(float)};
+  }
+  void gather_slices(int32_t layer);
   // Bytes from a pool's begin to its hidden states, and those of a block.
   int64_t hidden_begin(int64_t num_blocks) const;
   int64_t hidden_block_bytes() const;
@@ -267,6 +289,9 @@ class CudaOps final : public Ops, public StepParts {
   int32_t num_kept(const StepPlan& plan);  // 0: all
   Range share_out(const StepPlan& plan);   // none: all
   void write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t num_heads, Rows qkv);
+  // write(T*, pools…) to the pool of a layer, or as attention sees it.
+  template <typename Write>
+  void with_pools(int32_t layer, bool is_seen, const Write& write) const;
   ContextRows* context_rows() const { return all_ranks_ != nullptr ? all_ranks_->context_rows() : nullptr; }
   void set_part(int part, int64_t first_row);  // -1: all rows of the step, or all that are this rank's
   // The rows of a part of the step as those of a matrix of all its rows: kernels that find rows by the plan get these.
@@ -337,6 +362,7 @@ class CudaOps final : public Ops, public StepParts {
   cuda::DeviceMemory known_as_;       // [vocab_size]  columns of a head that knows some tokens alone; or empty
   CudaRanks* ranks_ = nullptr;        // that have parts of the same layers; null: this one has all of its layers
   CudaRanks* all_ranks_ = nullptr;    // null: there are no others
+  std::optional<GatheredSlices> slices_;  // none: this one has keys and values of all positions
   std::unique_ptr<SplitStreams> split_;  // null: steps are in one part
   int part_ = 0;                         // in progress
   int64_t first_row_ = 0;                // of the part

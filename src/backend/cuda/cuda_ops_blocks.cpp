@@ -33,19 +33,19 @@ template <typename Body>
 void CudaOps::for_each_region(const Body& body) const {
   body(Region{0, 0, planes_.num_arrays(), planes_.block_bytes()});
   if (has_scaled_kv())
-    body(Region{planes_.bytes(num_blocks_), planes_.bytes(num_host_blocks_), planes_.num_arrays(),
-                int64_t{options_.block_size} * config_.num_key_value_heads * int64_t{sizeof(float)}});
+    body(Region{planes_.bytes(num_blocks_), planes_.bytes(num_host_blocks_), planes_.num_arrays(), scales_bytes()});
   if (config_.mtp.is_used)
     body(Region{hidden_begin(num_blocks_), hidden_begin(num_host_blocks_), 1, hidden_block_bytes()});
 }
 
 void CudaOps::add_host_pool(const LoadOptions& load, BackendInfo* info) {
-  int32_t num_blocks = std::min(num_host_blocks(info->kv, load), options_.limits.max_num_host_blocks);
+  const KvLayout own = kv_layout(num_blocks_);
+  int32_t num_blocks = std::min(num_host_blocks_of_rank(own, load), options_.limits.max_num_host_blocks);
   if (states_ && !load.receives_prompts) num_blocks = 0;
   for_each_region([&](const Region& r) { info->block_bytes += r.num_arrays * r.block_bytes; });
   if (states_) info->state_bytes = states_->slot_bytes();
   try {
-    host_pool_ = cuda::PinnedMemory(info->kv.bytes_per_block() * num_blocks);
+    host_pool_ = cuda::PinnedMemory(own.bytes_per_block() * num_blocks);
     if (states_ && num_blocks > 0) host_state_ = cuda::PinnedMemory(states_->slot_bytes());
   } catch (const cuda::CudaError& e) {
     log_warning(std::string("no pinned memory for swapped blocks, so preempted requests are computed again (") +

@@ -110,7 +110,7 @@ void CudaOps::expanded_attention(int32_t layer, HeadWeights key_heads, HeadWeigh
   work.partials = attention_partials_.data<float>(), work.partial_stats = attention_partial_stats_.data<float>();
   work.counters = attention_counters_.data<int32_t>();
   work.num_blocks = size.num_blocks;
-  const int64_t stride = planes_.block_stride();
+  const int64_t stride = seen_block_stride();
   const cuda::ExpandedShape shape{l.rank, l.rope_dim, l.key_dim, l.value_dim, options_.block_size,
                                   stride > 0 ? stride : int64_t{options_.block_size} * config_.head_dim,
                                   groups_.num_groups()};
@@ -123,7 +123,7 @@ void CudaOps::expanded_attention(int32_t layer, HeadWeights key_heads, HeadWeigh
       const auto part = [&](const std::vector<const void*>& heads) {
         return std::span(heads).subspan(static_cast<size_t>(first), static_cast<size_t>(size.num_heads));
       };
-      cuda::expand_latents<T>(shape, part(keys), part(values), kv<T>(layer, false),
+      cuda::expand_latents<T>(shape, part(keys), part(values), seen_kv<T>(layer, false),
                               step_.block_ids + groups_.group(layer), step_.expanded_blocks, size.num_blocks,
                               expansion_matrices_.data<T>(), expanded_.data<T>(), stream_);
       cuda::expanded_attention<T>(data<const T>(x) + int64_t{first} * l.query_dim(), x.width,

@@ -1,10 +1,31 @@
 // The ops in which ranks meet (cuda_ranks.h): each has a part of a sum, of the vocabulary or of a norm's columns, or of a
 // step's rows (context_rows.h).
+#include <algorithm>
+#include <utility>
+
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/cuda_weights.h"
 #include "kernels/cuda/embedding.h"
 
 namespace llmb {
+
+void CudaOps::join_ranks(CudaRanks* ranks) {
+  all_ranks_ = ranks;
+  ranks_ = ranks->has_parts() ? ranks : nullptr;
+  if (options_.num_slices == 1) return;
+  GatheredSlices::Limits limits;
+  limits.windows = groups_.windows;
+  limits.max_num_tokens = options_.limits.max_num_tokens;
+  limits.max_step_blocks =
+      int64_t{options_.limits.max_num_seqs} * options_.limits.max_blocks_per_seq / options_.num_slices;
+  limits.max_plans_in_flight = options_.limits.max_plans_in_flight;
+  for (int32_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+    if (!config_.has_own_kv(layer)) continue;
+    const int64_t scales = has_scaled_kv() ? scales_bytes() : 0;
+    limits.slice_bytes = std::max(limits.slice_bytes, (config_.has_latent() ? 1 : 2) * (slice_bytes(layer) + scales));
+  }
+  slices_.emplace(context_rows()->ranks(), std::move(limits), main_stream_);
+}
 
 void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
   multiply(cuda_linear(weight), x, rows, out);
@@ -54,6 +75,7 @@ Range CudaOps::share_out(const StepPlan& plan) {
 
 // Each rank rotates and stores the keys and values of the others' rows as these do.
 void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
+  if (slices_) gather_slices(layer);
   write_kv(layer, first_row_, rows, config_.num_attention_heads, qkv);
   if (!step_.shape.is_shared_out()) return;
   const Range& own = step_.shape.own;

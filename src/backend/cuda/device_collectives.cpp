@@ -88,6 +88,17 @@ void DeviceCollectives::gather_parts(void* all, int64_t row_bytes, std::span<con
   check_nccl(nccl().group_end(), "ncclGroupEnd");
 }
 
+void DeviceCollectives::gather_first_bytes(std::span<const FirstBytes> arrays, cudaStream_t stream) const {
+  check_nccl(nccl().group_start(), "ncclGroupStart");
+  for (const FirstBytes& array : arrays)
+    for (int other = 0; other < size_; ++other) {
+      if (other == rank_ || array.bytes == 0) continue;
+      send(static_cast<const char*>(array.all) + rank_ * array.stride, array.bytes, other, stream);
+      receive(static_cast<char*>(array.all) + other * array.stride, array.bytes, other, stream);
+    }
+  check_nccl(nccl().group_end(), "ncclGroupEnd");
+}
+
 void DeviceCollectives::broadcast(void* data, int64_t bytes, int root, cudaStream_t stream) const {
   check_nccl(nccl().broadcast(data, data, static_cast<size_t>(bytes), NcclType::kByte, root, comm_, stream),
              "ncclBroadcast");

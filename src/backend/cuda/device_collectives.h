@@ -43,6 +43,12 @@ class DeviceCollectives {
   // The same of parts of any lengths: rank r gives the rows from bounds[r] up to before bounds[r + 1], in their place.
   void gather_parts(void* all,  // [bounds[size], row_bytes]  in and out
                     int64_t row_bytes, std::span<const int64_t> bounds, cudaStream_t stream) const;
+  // The first bytes of each rank's part of several arrays, in their place, in one exchange.
+  struct FirstBytes {
+    void* all = nullptr;  // [size, stride] bytes, in and out
+    int64_t stride = 0, bytes = 0;
+  };
+  void gather_first_bytes(std::span<const FirstBytes> arrays, cudaStream_t stream) const;
   void broadcast(void* data, int64_t bytes, int root, cudaStream_t stream) const;
   void send(const void* data, int64_t bytes, int to, cudaStream_t stream) const;
   void receive(void* data, int64_t bytes, int from, cudaStream_t stream) const;

@@ -27,12 +27,11 @@ class KvPlanes {
   };
   // REQUIRES: the layer has keys and values of its own.
   Place place(int32_t layer, int64_t num_blocks) const;
+  int64_t half_bytes(int32_t layer) const;  // of the keys of a block, and of its values
   // From a block of the layer to the next, in elements of the cache; 0: they are dense.
   int64_t block_stride() const { return has_parts_ ? block_bytes_ / dtype_bytes(layout_.dtype) : 0; }
 
  private:
-  int64_t half_bytes(int32_t layer) const;  // of the keys of a block
-
   KvLayout layout_;
   bool has_parts_ = false;  // keys and values differ in size by layer
   int64_t num_arrays_ = 0, block_bytes_ = 0;

@@ -31,12 +31,16 @@ Status check_weights_fit(const ModelConfig& config, int64_t least_bits) {
                             " are free; stop other programs that use the GPU, or use --device cpu");
 }
 
-int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& options, DType dtype,
-                            const LayerGroups& groups) {
-  KvLayout kv = make_kv_layout(config, options.block_size, dtype, groups);
-  const int64_t most = options.max_num_seqs * max_blocks_per_seq(kv, options);
-  kv.num_blocks = static_cast<int32_t>(std::min<int64_t>(most, INT32_MAX / options.block_size));
-  return num_host_blocks(kv, options);
+int32_t num_host_blocks_of_rank(const KvLayout& own, const LoadOptions& options) {
+  LoadOptions of_all = options;
+  of_all.swap_space_gib *= options.block_size / own.block_size;
+  return num_host_blocks(as_planned(own, options), of_all);
+}
+
+int32_t max_num_host_blocks(KvLayout own, const LoadOptions& options) {
+  const int64_t most = options.max_num_seqs * max_blocks_per_seq(as_planned(own, options), options);
+  own.num_blocks = static_cast<int32_t>(std::min<int64_t>(most, INT32_MAX / options.block_size));
+  return num_host_blocks_of_rank(own, options);
 }
 
 void keep_snapshots(int32_t count, int32_t max_num_seqs, bool alternates, StateLayout* layout) {
@@ -62,8 +66,8 @@ Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, 
       static_cast<int64_t>(options.cuda.gpu_memory_utilization * static_cast<double>(use.total_bytes)) -
       (use.total_bytes - use.free_bytes) - use.reserved_bytes - options.cuda.draft_bytes;
   const int64_t own_bytes = std::max<int64_t>(kv.bytes_per_block(), 1);  // a stage may have no layer that attends
-  const int64_t bytes_per_block = own_bytes + options.cuda.draft_block_bytes;
-  const int64_t blocks_per_seq = max_blocks_per_seq(kv, options);
+  const int64_t bytes_per_block = own_bytes + options.cuda.draft_block_bytes + use.beside_block_bytes;
+  const int64_t blocks_per_seq = max_blocks_per_seq(as_planned(kv, options), options);
   int64_t num_blocks = options.num_blocks_override;
   if (num_blocks == 0) {
     const int64_t budget = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : std::max<int64_t>(usable, 0);

@@ -27,11 +27,19 @@ struct DeviceMemoryUse {
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;      // with weights and activations in place and no pool
   int64_t reserved_bytes = 0;  // for what comes after the pool
+  int64_t beside_block_bytes = 0;  // for each block of the pool, elsewhere
 };
 
+// A rank's layout as plans see it, whose blocks may have a slice on each of several ranks.
+inline KvLayout as_planned(KvLayout own, const LoadOptions& options) {
+  own.block_size = options.block_size;
+  return own;
+}
+
 // Blocks of the pool: options.num_blocks_override, or what options.kv_cache_bytes holds, or what the memory allows, at
-// most what max_num_seqs sequences of max_model_len can fill. `kv` gives a block's size. kResourceExhausted where that
-// does not fit, or where not even one sequence of max_model_len fits a pool that was not given in blocks.
+// most what max_num_seqs sequences of max_model_len can fill. `kv` gives the size of what this rank has of a block.
+// kResourceExhausted where that does not fit, or where not even one sequence of max_model_len fits a pool that was not
+// given in blocks.
 Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, const DeviceMemoryUse& use);
 
 // With slots for so many sequences that run, as many that end with the plan in flight, and snapshots. A slot that copies
@@ -43,8 +51,9 @@ void keep_snapshots(int32_t count, int32_t max_num_seqs, bool alternates, StateL
 // within bounds. kResourceExhausted where it would take half of that or more. REQUIRES: the model has states
 Result<StateLayout> plan_states(const ModelConfig& config, const LoadOptions& options, bool alternates);
 
-// Blocks of the host's pool, at most: num_host_blocks() of a pool of any size.
-int32_t max_num_host_blocks(const ModelConfig& config, const LoadOptions& options, DType dtype,
-                            const LayerGroups& groups);
+// num_host_blocks() of a pool with this layout of a rank, which has options.swap_space_gib for its slices.
+int32_t num_host_blocks_of_rank(const KvLayout& own, const LoadOptions& options);
+// At most, of a pool of any size. `own`: without blocks
+int32_t max_num_host_blocks(KvLayout own, const LoadOptions& options);
 
 }  // namespace llmb

@@ -26,7 +26,8 @@ int64_t max_logit_rows(const ModelConfig& config, const LoadOptions& options) {
 }
 
 CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, const Range& own_layers,
-                           int32_t max_plans_in_flight, const LoadOptions& options, DType dtype, DType kv_dtype) {
+                           int32_t max_plans_in_flight, const LoadOptions& options, DType dtype, DType kv_dtype,
+                           int32_t num_slices) {
   CudaOpsOptions o;
   o.dtype = dtype;
   o.kv_dtype = kv_dtype;
@@ -35,13 +36,15 @@ CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, co
   o.limits.max_num_tokens = options.max_num_batched_tokens;
   o.limits.max_num_seqs = options.max_num_seqs;
   o.limits.max_num_samples = options.max_num_samples();
-  o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options.max_model_len, options.block_size));
+  o.limits.max_blocks_per_seq = static_cast<int32_t>(ceil_div(options.max_model_len, options.block_size)) * num_slices;
   o.limits.max_plans_in_flight = max_plans_in_flight;
   o.groups = layer_groups(config, options);
   if (own_layers.count() < config.num_hidden_layers)
     o.groups = groups_of_layers(o.groups, own_layers.begin, own_layers.end);
   o.limits.num_layer_groups = o.groups.num_groups();
-  o.limits.max_num_host_blocks = max_num_host_blocks(own, options, kv_dtype, o.groups);
+  o.block_size = options.block_size / num_slices;
+  o.num_slices = num_slices;
+  o.limits.max_num_host_blocks = max_num_host_blocks(make_kv_layout(own, o.block_size, kv_dtype, o.groups), options);
   o.limits.has_states = config.has_states();
   o.limits.narrows = !config.has_own_kv(config.num_hidden_layers - 1);
   o.limits.mask_words = options.pooling ? 0 : (config.vocab_size + 31) / 32;
@@ -51,7 +54,6 @@ CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, co
   const int64_t penalties_of_row = std::min<int64_t>(options.max_model_len, int64_t{config.vocab_size} + 1);
   o.limits.max_num_biases = std::clamp(kBiasesPerSeq * max_rows, biases_of_row, biases_of_row * max_rows);
   o.limits.max_num_penalties = std::clamp(kMaxPenalties, penalties_of_row, penalties_of_row * max_rows);
-  o.block_size = options.block_size;
   o.max_position = options.max_model_len;
   o.max_logit_rows = max_logit_rows(config, options);
   o.num_drafted = kMaxPlansInFlight * options.max_num_drafts * (options.heads_dir.empty() ? 1 : kBestOfHead);

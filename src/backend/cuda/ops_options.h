@@ -15,7 +15,8 @@ int64_t max_logit_rows(const ModelConfig& config, const LoadOptions& options);
 
 // All but what depends on the device. own, own_layers: of the rank that uses it, or `config` and its layers again
 CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, const Range& own_layers,
-                           int32_t max_plans_in_flight, const LoadOptions& options, DType dtype, DType kv_dtype);
+                           int32_t max_plans_in_flight, const LoadOptions& options, DType dtype, DType kv_dtype,
+                           int32_t num_slices);
 
 // The blocks of all ranks together.
 KvLayout kv_of_all_ranks(const ModelConfig& config, const LoadOptions& options, DType kv_dtype, int32_t num_blocks);

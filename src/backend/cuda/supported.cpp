@@ -35,8 +35,8 @@ int32_t num_attention_kinds(const ModelConfig& config, int32_t max_model_len) {
 
 }  // namespace
 
-Status check_cuda_options(const ModelConfig& config, const LoadOptions& options) {
-  if (options.block_size % 8 != 0 || options.block_size > 256)
+Status check_cuda_options(const ModelConfig& config, const LoadOptions& options, int32_t num_slices) {
+  if (options.block_size % (8 * num_slices) != 0 || options.block_size / num_slices > 256)
     return invalid_argument("block_size is " + std::to_string(options.block_size) +
                             ", on a GPU it is a multiple of 8 up to 256");
   const DType dtype = options.dtype.value_or(config.gpu_dtype()), kv_dtype = options.kv_cache_dtype.value_or(dtype);

@@ -211,11 +211,6 @@ Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, 
   return {};
 }
 
-Status check_gpu_ranks(const RankPart& grid) {
-  if (!grid.divides_kv) return {};
-  return unsupported("ranks that divide keys and values: not over several GPUs yet; use --device cpu, or leave it out");
-}
-
 std::unique_ptr<RankedBackend> make_ranked_backend(std::unique_ptr<Backend> local, std::shared_ptr<RankContext> context,
                                                    std::unique_ptr<RankPeers> peers, double patience_ms) {
   return std::make_unique<FirstRank>(std::move(local), std::move(context), std::move(peers), patience_ms);

@@ -112,6 +112,19 @@ TEST_CASE_TEMPLATE("bytes and scales are the CPU's, q is rotated as without them
     check_equals_cpu<Code>(Case(shape));
 }
 
+TEST_CASE_TEMPLATE("keys and values that lie behind queries have the same bytes by themselves", Code, int8_t, E4m3) {
+  const Case c({4, 2, 64, 64, 16});
+  Case alone = c;
+  alone.shape.num_heads = 0, alone.shape.row_stride = c.shape.row_width();
+  alone.qkv.erase(alone.qkv.begin(), alone.qkv.begin() + 4 * 64);
+  ScaledArrays<Code> expected(c), actual(c);
+  run<float>(c, expected.kv());
+  CHECK(run<float>(alone, actual.kv()) == alone.qkv);
+  const auto equal = [](const auto& a, const auto& b) { return a.holds(b.download()); };
+  CHECK((equal(actual.k, expected.k) && equal(actual.v, expected.v)));
+  CHECK((equal(actual.k_scales, expected.k_scales) && equal(actual.v_scales, expected.v_scales)));
+}
+
 TEST_CASE_TEMPLATE("what is not finite has a scale of NaN; what is tiny is zero", Code, int8_t, E4m3) {
   Case c({1, 1, 16, 16, 8});
   c.qkv[16 + 3] = std::numeric_limits<float>::infinity();        // token 0's key

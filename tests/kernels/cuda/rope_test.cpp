@@ -167,6 +167,11 @@ TEST_CASE("keys and values alone have the bits that they have behind queries") {
   const Output<__nv_bfloat16> behind = run<__nv_bfloat16>(shape, qkv, positions, slots);
   const Output<__nv_bfloat16> without = run<__nv_bfloat16>(alone, kv, positions, slots);
   CHECK(without == Output<__nv_bfloat16>{kv, behind.k, behind.v});
+  RopeShape in_place = alone;  // where they lie behind queries
+  in_place.row_stride = row_size(shape);
+  const std::vector<__nv_bfloat16> from_keys(qkv.begin() + 6 * 64, qkv.end());
+  CHECK(run<__nv_bfloat16>(in_place, from_keys, positions, slots) ==
+        Output<__nv_bfloat16>{from_keys, behind.k, behind.v});
 }
 
 TEST_CASE(
