@@ -151,11 +151,15 @@ def draw_schedule(rng, model, form):
     maybe(0.1, "--plan-memory", "1M")
     maybe(0.8, "--speculative", rng.choice(model.drafts))
     maybe(0.3, "--num-speculative-tokens", rng.choice([1, 3, 8, 16]))
-    if rng.random() < 0.6:
+    divides_kv = not is_int4 and rng.random() < 0.05
+    if not divides_kv and rng.random() < 0.6:
         positions = rng.choice([1100, 1500, 2500]) if not model.vocab_size else rng.choice([300, 500, 1000])
         flags += ["--block-size", str(block_size), "--num-gpu-blocks-override", str(max(4, positions // block_size))]
     kind = rng.random()
     if "--tensor-parallel-size" in form and kind > 0.2:
+        kind = 1
+    if divides_kv:
+        flags += ["--decode-context-parallel-size", "2"]
         kind = 1
     if kind < 0.1:
         flags += ["--workers", "2"]
@@ -223,12 +227,18 @@ class Trial:
         self.log.append((" ".join(command), code, said.strip()[-600:]))
         return code
 
+    def schedule(self):
+        flags = draw_schedule(self.rng, self.model, self.form)
+        if self.args.device == "cpu" and self.rng.random() < 0.15:
+            flags += ["--weight-cache", self.args.weights]
+        return flags
+
     def answer(self, out):
         """The exit code of a run, of a killed run that was continued, or of shards that were merged."""
         order = ["--order", self.rng.choice(["input", "completion"])]
         if self.rng.random() < 0.1:
             shards = [f"{out}.{i}" for i in range(2)]
-            flags = draw_schedule(self.rng, self.model, self.form)
+            flags = self.schedule()
             codes = [self.run(shard, flags + ["--shard", f"{i}/2"]) for i, shard in enumerate(shards)]
             if any(code not in (0, 3) for code in codes):
                 return next(code for code in codes if code not in (0, 3))
@@ -236,10 +246,10 @@ class Trial:
             self.log.append(("merge", merge.returncode, merge.stderr.strip()[-600:]))
             return merge.returncode
         for _ in range(self.rng.choice([0, 0, 1, 3])):
-            code = self.run(out, draw_schedule(self.rng, self.model, self.form) + order, seconds=self.rng.uniform(0.1, 2))
+            code = self.run(out, self.schedule() + order, seconds=self.rng.uniform(0.1, 2))
             if code is not None and code not in (5, 130, 143):
                 return code
-        return self.run(out, draw_schedule(self.rng, self.model, self.form) + order)
+        return self.run(out, self.schedule() + order)
 
     def problem(self, refusals):
         """What is wrong, or None."""
@@ -286,6 +296,7 @@ def main():
     args = parser.parse_args()
     args.program, args.num_same = os.path.abspath(args.program), 0
     os.chdir(ROOT)
+    args.weights = tempfile.mkdtemp(prefix="weights-")
     end, numbers, refusals, num_cases, num_wrong = time.monotonic() + args.seconds, random.Random(args.seed), Counter(), 0, 0
     while num_cases == 0 or (args.case is None and time.monotonic() < end):
         number = args.case if args.case is not None else numbers.randrange(10**9)
@@ -300,6 +311,7 @@ def main():
         print(f"case {number}, {folder}: {problem}")
         for command, code, said in trial.log:
             print(f"  {command}\n    exit code {code}: {said}", flush=True)
+    shutil.rmtree(args.weights)
     for said, count in refusals.most_common():
         print(f"refused {count} times: {said}")
     print(f"{num_cases} cases, {args.num_same} answers with equal records, {sum(refusals.values())} refused, {num_wrong} cases wrong")

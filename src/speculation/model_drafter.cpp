@@ -10,7 +10,11 @@ namespace llmb {
 
 ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterOptions& options, const Clock& clock,
                            std::unique_ptr<DraftFeed> feed)
-    : backend_(std::move(backend)), options_(options), clock_(clock), allocator_(backend_->info().kv.num_blocks) {
+    : backend_(std::move(backend)),
+      options_(options),
+      clock_(clock),
+      prefixes_(backend_->info().kv.block_size, backend_->info().kv.num_blocks,
+                /*is_used=*/backend_->info().num_state_slots == 0) {
   const auto see_one = [this](const UnseenStep& step, const StepOutput& output) { return see(step, output); };
   if (feed) unseen_.emplace(*backend_, std::move(feed), see_one);
 }
@@ -56,9 +60,10 @@ ModelDrafter::Row* ModelDrafter::row_for(const Sequence& sequence, const DraftLi
   Row& row = at->second;
   row.last_call = num_calls_;
   if (!follow(sequence, limits.plan, &row)) return nullptr;
-  if (row.text->blocks.grow_to(num_slots, &allocator_)) return &row;
+  prefixes_.share(row.text.get());
+  if (row.text->blocks.grow_to(num_slots, &prefixes_.allocator())) return &row;
   make_room();
-  return row.text->blocks.grow_to(num_slots, &allocator_) ? &row : nullptr;
+  return row.text->blocks.grow_to(num_slots, &prefixes_.allocator()) ? &row : nullptr;
 }
 
 // Takes back the drafts that were wrong. False: it lacks tokens of the plan in flight, whose drafts were not its own.
@@ -83,7 +88,7 @@ bool ModelDrafter::follow(const Sequence& sequence, int64_t plan, Row* row) {
 void ModelDrafter::make_room() {
   std::erase_if(rows_, [&](auto& entry) {
     if (entry.second.last_call == num_calls_) return false;
-    entry.second.text->blocks.release_all(&allocator_);
+    prefixes_.release(entry.second.text.get());
     return true;
   });
 }
@@ -104,9 +109,10 @@ bool ModelDrafter::run_step(std::span<Job> jobs, const DraftLimits& limits) {
     if (!goes_on(job, limits)) continue;
     const int32_t budget = options_.max_num_batched_tokens - plan_.num_tokens();
     if (budget == 0) break;
+    prefixes_.share(job.text);
     const int32_t num_tokens = std::min(budget, job.text->num_pending_tokens());
     catches_up |= num_tokens > 2;  // two: all drafts were right
-    append_entry(*job.text, num_tokens, Drafts(), DraftStates(), &plan_);
+    add_entry(job.text, num_tokens, &plan_);
     job.text->num_computed_tokens += num_tokens;
     if (job.text->num_pending_tokens() > 0) continue;
     plan_.sample_rows.back().num_logprobs = options_.guesses_trees ? DraftConfidence::kMaxRank + 1 : 0;
@@ -128,7 +134,13 @@ bool ModelDrafter::run_step(std::span<Job> jobs, const DraftLimits& limits) {
   return true;
 }
 
+void ModelDrafter::add_entry(Sequence* text, int32_t num_tokens, StepPlan* plan) {
+  prefixes_.keep(text, num_tokens);
+  append_entry(*text, num_tokens, Drafts(), DraftStates(), plan);
+}
+
 bool ModelDrafter::run_plan(bool catches_up) {
+  prefixes_.end_plan();
   const double begin_ms = clock_.now_ms();
   Status status = backend_->submit(plan_);
   if (status.ok()) status = backend_->wait(&output_);
@@ -175,7 +187,7 @@ void ModelDrafter::learn(const Sequence& sequence, const Guess& guess, std::span
 void ModelDrafter::forget(const Sequence& sequence) {
   const auto at = rows_.find(sequence.id);
   if (at == rows_.end()) return;
-  at->second.text->blocks.release_all(&allocator_);
+  prefixes_.release(at->second.text.get());
   rows_.erase(at);
 }
 

@@ -14,11 +14,11 @@
 #include "backend/backend.h"
 #include "backend/draft_feed.h"
 #include "base/clock.h"
-#include "cache/block_allocator.h"
 #include "core/step_cost.h"
 #include "core/step_plan.h"
 #include "speculation/acceptance.h"
 #include "speculation/draft_confidence.h"
+#include "speculation/draft_prefixes.h"
 #include "speculation/drafter.h"
 #include "speculation/unseen_steps.h"
 
@@ -31,7 +31,8 @@ struct ModelDrafterOptions {
   bool guesses_trees = false;  // beside each drawn token the next best ones
 };
 
-// Keeps the keys and values of its sequences in the backend's pool. Where that is full, sequences that are not drafted
+// Keeps the keys and values of its sequences in the backend's pool, those of prompts that rows have in common once
+// (draft_prefixes.h). Where that is full, sequences that are not drafted
 // for give theirs up, and a sequence that finds no room is not drafted for. A step of the backend that fails ends all
 // drafting: the answers do not need it.
 //
@@ -82,6 +83,7 @@ class ModelDrafter final : public Drafter {
   void make_room();
   static bool goes_on(const Job& job, const DraftLimits& limits);
   bool run_step(std::span<Job> jobs, const DraftLimits& limits);
+  void add_entry(Sequence* text, int32_t num_tokens, StepPlan* plan);
   bool run_plan(bool catches_up);
   void give_up(const Status& status);
   bool is_fed(const Sequence& text) const;
@@ -96,7 +98,7 @@ class ModelDrafter final : public Drafter {
   const std::unique_ptr<Backend> backend_;
   const ModelDrafterOptions options_;
   const Clock& clock_;
-  BlockAllocator allocator_;
+  DraftPrefixes prefixes_;
   std::unordered_map<SeqId, Row> rows_;
   Acceptance acceptance_{0.7};  // of the drawn tokens of all sequences
   DraftConfidence confidence_;

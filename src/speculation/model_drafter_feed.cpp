@@ -65,13 +65,15 @@ bool ModelDrafter::catch_up(std::span<Job> jobs) {
   UnseenStep& step = unseen_->begin();
   step.catches_up = true;
   for (Job& job : jobs) {
+    prefixes_.share(job.text);
     const int32_t budget = options_.max_num_batched_tokens - step.plan.num_tokens();
     const int32_t num_tokens = std::min(budget, job.text->num_pending_tokens() - (job.target == nullptr ? 1 : 0));
     if (num_tokens == 0) continue;
-    append_entry(*job.text, num_tokens, Drafts(), DraftStates(), &step.plan);
+    add_entry(job.text, num_tokens, &step.plan);
     job.text->num_computed_tokens += num_tokens;
   }
   step.plan.groups.clear(), step.plan.sample_rows.clear(), step.plan.bias.clear();  // nothing is drawn
+  prefixes_.end_plan();
   return unseen_->submit();
 }
 
@@ -85,14 +87,16 @@ bool ModelDrafter::feed_step(std::span<Job> jobs, const DraftLimits& limits) {
   for (Job& job : jobs) {
     if (!goes_on(job)) continue;
     if (!unseen_->has_slot()) break;
+    if (job.num_drawn == 0 && job.target == nullptr) prefixes_.share(job.text);
     const int32_t num_tokens = job.text->num_pending_tokens();
     step.catches_up |= num_tokens > 2;  // as in run_step()
-    append_entry(*job.text, num_tokens, Drafts(), DraftStates(), &step.plan);
+    add_entry(job.text, num_tokens, &step.plan);
     if (job.num_drawn == 0 && job.target != nullptr && most_first_rows(*job.target) == 2) add_row_before(&step.plan);
     unseen_->add_draft(job.acceptance, job.text, job.guess);
     job.probability *= job.acceptance;
     ++job.num_drawn;
   }
+  prefixes_.end_plan();
   return unseen_->submit();
 }
 

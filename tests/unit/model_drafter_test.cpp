@@ -2,10 +2,12 @@
 // without, and who drafts with the target's weights is right.
 #include <doctest/doctest.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "backend/cpu/cpu_backend.h"
 #include "tests/support/model_drafters.h"
 
 namespace llmb::test {
@@ -33,8 +35,25 @@ std::string lines() {
   return text;
 }
 
+// A CPU's, which counts the rows of all plans.
+class CountedRows final : public Backend {
+ public:
+  static inline int64_t num_rows = 0;
+  Status load(const ModelConfig& config, const LoadOptions& options) override { return inner_->load(config, options); }
+  const BackendInfo& info() const override { return inner_->info(); }
+  Status submit(const StepPlan& plan) override {
+    num_rows += plan.num_tokens();
+    return inner_->submit(plan);
+  }
+  Status wait(StepOutput* output) override { return inner_->wait(output); }
+
+ private:
+  const std::unique_ptr<Backend> inner_ = make_cpu_backend();
+};
+
 // The run's drafts by the model.
-SpeculationMetrics::Kind check_same(const std::string& expected, EngineJobOptions o, const DraftSetup& setup) {
+SpeculationMetrics::Kind check_same(const std::string& expected, EngineJobOptions o, const DraftSetup& setup,
+                                    const std::string& rows = lines()) {
   const SteadyClock clock;
   StepCost cost;
   const auto speculator = make_speculator(setup, &o, cost, clock);
@@ -42,7 +61,7 @@ SpeculationMetrics::Kind check_same(const std::string& expected, EngineJobOption
   o.step_cost = &cost;
   o.scheduler.max_num_drafts = 64;
   o.scheduler.allows_trees = has_trees(setup);
-  const EngineJob job(lines());
+  const EngineJob job(rows);
   const EngineJobOutcome outcome = job.run(o);
   REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
   CHECK(job.output() == expected);
@@ -71,6 +90,36 @@ TEST_CASE("drafts by another model change no byte, at any batch, in small pools,
   CHECK(check_same(expected, o, {.max_tokens = 8, .looks_up = true, .is_tree = true}).num_drafted > 0);
   o.scheduler.num_blocks = 8;  // the target's sequences are preempted
   check_same(expected, o, {});
+}
+
+TEST_CASE("a draft model computes what prompts have in common once, and drafts the same in small pools and steps") {
+  EngineJobOptions o = bundled_model();
+  const std::string common =
+      "Once upon a time there was a little girl who lived in a small house near the forest with her mother "
+      "and her old dog. One day she went out to play and found a big red ball. ";
+  std::string rows;
+  for (int i = 0; i < 20; ++i)
+    rows += R"({"prompt":")" + common + (i % 5 == 4 ? "" : std::string(1, static_cast<char>('A' + i))) +
+            R"(","max_tokens":10,"n":)" + std::to_string(1 + i % 2) + R"(,"seed":)" + std::to_string(i) + "}\n";
+  const EngineJob plain(rows);
+  REQUIRE(plain.run(o).status.ok());
+  const auto num_common = static_cast<int64_t>(o.tokenizer->encode(common, true).size());
+  REQUIRE(num_common > 40);
+  const auto drafts = [&](DraftSetup setup) {
+    CountedRows::num_rows = 0;
+    setup.make_backend = []() -> std::unique_ptr<Backend> { return std::make_unique<CountedRows>(); };
+    return check_same(plain.output(), o, setup, rows).num_accepted;
+  };
+  const int64_t accepted = drafts({});
+  CHECK(CountedRows::num_rows < 20 * num_common);  // drafts among them; 30 texts have it
+  CHECK(accepted > 20);
+  // Prompts that come in pieces, to texts that stand in line; a pool that gives up what it kept.
+  CHECK(drafts({.max_num_batched_tokens = 40}) > 0);
+  CHECK(CountedRows::num_rows < 20 * num_common);
+  CHECK(drafts({.num_blocks = 9}) > 0);
+  CHECK(drafts({.model = "/data/model", .max_num_batched_tokens = 40}) > 60);
+  CHECK(check_same(plain.output(), o, {.model = "/data/model"}, rows).num_accepted ==
+        check_same(plain.output(), o, {.model = "/data/model"}, rows).num_drafted);
 }
 
 TEST_CASE("a draft model with the target's weights draws what the target draws: every draft is right") {

@@ -1,0 +1,44 @@
+// Prompts that rows of a drafting model have in common: their whole blocks are computed once, and found again by tokens.
+// Keys and values of a prompt do not depend on who computes them, so no draft changes.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cache/block_allocator.h"
+#include "cache/prefix_cache.h"
+#include "scheduler/sequence.h"
+
+namespace llmb {
+
+class DraftPrefixes {
+ public:
+  // is_used: else nothing is shared, as of models with recurrent states.
+  DraftPrefixes(int32_t block_size, int32_t num_blocks, bool is_used)
+      : block_size_(block_size), is_used_(is_used), cache_(block_size), allocator_(num_blocks, &cache_) {}
+
+  // Blocks that nobody references may hold prompts until they are handed out.
+  BlockAllocator& allocator() { return allocator_; }
+
+  // The text goes on behind what others have computed of its prompt, or compute in the plan being made before it.
+  void share(Sequence* text);
+  // The plan being made computes the next `num_tokens` of the text, which it has no entry of yet.
+  void keep(Sequence* text, int32_t num_tokens);
+  // The plan being made is complete.
+  void end_plan() { cache_.make_ready(); }
+  // Gives its blocks back.
+  void release(Sequence* text);
+
+ private:
+  void stand_at(NodeId node, int32_t num_blocks, Sequence* text);
+
+  const int32_t block_size_;
+  const bool is_used_;
+  PrefixCache cache_;  // the allocator's, which it outlives
+  BlockAllocator allocator_;
+  std::vector<TokenId> scratch_;
+};
+
+}  // namespace llmb
