@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "core/drafted_tokens.h"
-#include "scheduler/plan_builder.h"
 #include "speculation/model_drafter.h"
 
 namespace llmb {
