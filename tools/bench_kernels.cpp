@@ -64,7 +64,8 @@ cpu::PackedLinear make_weight(CpuBench& bench, int64_t n, int64_t k) {
     }
   }
   const TensorView view{dtype == DType::kF32 ? static_cast<const void*>(values.data()) : halves.data(), dtype, n, k};
-  return cpu::PackedLinear::pack({&view, 1}, {}, bench.pool(), quantization(bench));
+  const DType activations = bench.options().rounds_to_bf16() ? DType::kBF16 : DType::kF32;
+  return cpu::PackedLinear::pack({&view, 1}, {}, bench.pool(), quantization(bench), activations);
 }
 
 void linear_case(CpuBench& bench, const Shape& s, const char* name, int64_t n, int64_t k) {
@@ -197,10 +198,11 @@ int main(int argc, char** argv) {
   app.add_option("--ops", options.ops, "ops to run")->delimiter(',');
   app.add_option("--shape", options.shape, "smollm2-135m, qwen2.5-0.5b, llama-3.2-1b, llama-3.1-8b or all");
   app.add_option("--rows", options.rows, "rows of a call")->delimiter(',')->check(CLI::Range(1, 1 << 16));
-  std::vector<std::string> dtypes = {"float32", "float16", "bfloat16", "int8", "int4", "w4a8"};
+  std::vector<std::string> dtypes = {"float32", "float16", "bfloat16", "bfloat16:bfloat16", "int8", "int4", "w4a8"};
   for (const llmb::BlockSize& block : llmb::kBlockSizes)
     if (block.size > 1) dtypes.insert(dtypes.end(), {block.name, std::string(block.name) + ":int8"});
-  app.add_option("--dtype", options.dtype, "weights of linear")->check(CLI::IsMember(dtypes));
+  app.add_option("--dtype", options.dtype, "weights of linear; with :int8 or :bfloat16, what activations are rounded to")
+      ->check(CLI::IsMember(dtypes));
   app.add_option("--context", options.contexts, "positions in the KV cache")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));

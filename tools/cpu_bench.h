@@ -38,6 +38,7 @@ struct CpuBenchOptions {
   int repeats = 9;
   int64_t max_weight_mib = 600;
 
+  bool rounds_to_bf16() const { return dtype == "bfloat16:bfloat16"; }
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
 };
 
@@ -109,7 +110,10 @@ class CpuBench {
  private:
   void measure_limits() {
     const bool is_int8 = options_.dtype == "int8" || options_.dtype == "w4a8";
-    flops_per_s_ = (is_int8 ? cpu::measure_peak_int8_ops(pool_) : cpu::measure_peak_flops(pool_)).best;
+    flops_per_s_ = (is_int8                     ? cpu::measure_peak_int8_ops(pool_)
+                    : options_.rounds_to_bf16() ? cpu::measure_peak_bf16_flops(pool_)
+                                                : cpu::measure_peak_flops(pool_))
+                       .best;
     bytes_per_s_ = cpu::measure_read_bandwidth(pool_).best;
   }
 
