@@ -53,7 +53,7 @@ LLMB_BF16_DOTS HWY_INLINE void dot_tile(const uint8_t* panel, int64_t num_words,
   panel += column * 4;
   const uint8_t* x3 = x + 3 * x_stride;
   for (const uint8_t* end = x + num_words * 4; x < end; x += 4, x3 += 4, panel += kBf16Width * 4) {
-    ahead.turn<kVecs * 64, true>(panel);
+    ahead.turn<kVecs * 64, false, 1>(panel);
     __m512i b[kVecs];
     LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] = _mm512_loadu_si512(panel + c * 64);
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -89,7 +89,8 @@ bool bf16_dot_task_target(const LinearTask& t) {
   const int64_t num_words = ceil_div(t.weight->in_features(), 2), stride = bf16_row_bytes(t.weight->in_features());
   const int64_t num_tiles = ceil_div(t.row_end - t.row_begin, kTileRows);
   constexpr int64_t kWordBytes = kBf16Width * 4;
-  const int64_t block_words = ceil_div(num_words, ceil_div(num_words, bf16_block_words(cache_sizes())));
+  const int64_t most_words = num_tiles == 1 ? num_words : bf16_block_words(cache_sizes(), num_tiles);
+  const int64_t block_words = ceil_div(num_words, ceil_div(num_words, most_words));
   for (int64_t word = 0; word < num_words; word += block_words) {
     const int64_t end = std::min(num_words, word + block_words);
     const bool is_last = end == num_words;

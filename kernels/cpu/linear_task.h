@@ -110,8 +110,8 @@ class FetchAhead {
   static constexpr ByteRange endless() { return {kNothing, INT64_MAX / 2}; }
 
   // reading: where the turn reads kBytes of weights; the next turn reads where four lines more begin, or earlier. kFar:
-  // further ahead, and only into the second-level cache.
-  template <int kBytes, bool kFar>
+  // further ahead, and only into the second-level cache. kNextLevel: of the cache into which the next block comes.
+  template <int kBytes, bool kFar, int kNextLevel = 2>
   inline void turn(const uint8_t* reading) {
     if (at_ == nullptr) {
       constexpr int64_t kTurnsAhead = fetch_turns_ahead(kBytes, kFar);
@@ -119,8 +119,10 @@ class FetchAhead {
         __builtin_prefetch(reading + kTurnsAhead * 4 * kLine + i, 0, kFar ? 2 : 3);
       return;
     }
-    __builtin_prefetch(at_, 0, 2);  // two lines of a turn at most, which is what several tiles or passes leave to each
-    if (step_ > kLine) __builtin_prefetch(at_ + kLine, 0, 2);
+    // Two lines of a turn at most, which is what several tiles or passes leave to each.
+    constexpr int kHint = kNextLevel == 1 ? 3 : 2;
+    __builtin_prefetch(at_, 0, kHint);
+    if (step_ > kLine) __builtin_prefetch(at_ + kLine, 0, kHint);
     at_ += step_;
     if (reinterpret_cast<uintptr_t>(at_) < end_) return;
     at_ = more_->begin;

@@ -43,17 +43,25 @@ TEST_CASE("blocks are as fitted with the fitted caches and larger ones, and smal
   for (const CacheSizes& caches : {kFittedCaches, kLarge}) {
     CHECK(linear_block_k(caches) == 640);
     CHECK(int8_block_words(caches) == 160);
-    CHECK(bf16_block_words(caches) == 96);
+    CHECK(bf16_block_words(caches, 4) == 96);
+    CHECK(bf16_block_words(caches, 22) == 96);
     CHECK(max_item_rows(caches) == 432);
   }
   CHECK(linear_block_k(kMiddle) == 320);
   CHECK(int8_block_words(kMiddle) == 106);
-  CHECK(bf16_block_words(kMiddle) == 64);
+  CHECK(bf16_block_words(kMiddle, 4) == 64);
+  CHECK(bf16_block_words(kMiddle, 2) == 32);
   CHECK(max_item_rows(kMiddle) == 216);
   CHECK(linear_block_k(kSmall) == 32);
   CHECK(int8_block_words(kSmall) == 26);
-  CHECK(bf16_block_words(kSmall) == 16);
+  CHECK(bf16_block_words(kSmall, 4) == 16);
+  CHECK(bf16_block_words(kSmall, 2) == 16);
   CHECK(max_item_rows(kSmall) == 108);
+}
+
+TEST_CASE("blocks of bf16 are shorter where few tiles share them") {
+  CHECK(bf16_block_words(kFittedCaches, 2) == 48);
+  CHECK(bf16_block_words(kFittedCaches, 3) == 72);
 }
 
 TEST_CASE("caches are read as Linux tells them; what is not told or cannot be is the fitted machine's") {
@@ -105,7 +113,7 @@ TEST_CASE("products have the same bytes whatever the caches, on every target") {
                             Format{halves.data(), DType::kBF16, DType::kF32, Quantization::kW4A8}}) {
       const TensorView view{f.data, f.dtype, kN, kK};
       const PackedLinear weight = PackedLinear::pack({&view, 1}, {}, pool, f.quantization, f.activations);
-      for (const int64_t rows : {1, 13, 130}) {
+      for (const int64_t rows : {1, 8, 13, 130}) {
         set_cache_sizes(kFittedCaches);
         const std::vector<float> expected = products(weight, rows, pool);
         for (const CacheSizes& caches : {kSmall, kMiddle, kLarge}) {
