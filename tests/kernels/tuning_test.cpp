@@ -50,6 +50,7 @@ TEST_CASE("blocks are as fitted with the fitted caches and larger ones, and smal
   CHECK(linear_block_k(kMiddle) == 320);
   CHECK(int8_block_words(kMiddle) == 106);
   CHECK(bf16_block_words(kMiddle, 4) == 64);
+  CHECK(bf16_block_words(kMiddle, 22) == 64);
   CHECK(bf16_block_words(kMiddle, 2) == 32);
   CHECK(max_item_rows(kMiddle) == 216);
   CHECK(linear_block_k(kSmall) == 32);
