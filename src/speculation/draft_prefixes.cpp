@@ -9,7 +9,7 @@ namespace llmb {
 void DraftPrefixes::share(Sequence* text) {
   const int32_t end = std::min(text->num_prompt_tokens(), text->num_known_tokens() - 1);
   std::vector<BlockId> first;  // of a table without blocks
-  for (int32_t i = text->num_blocks_in_cache; is_used_ && (i + 1) * int64_t{block_size_} <= end; ++i) {
+  for (int32_t i = text->num_blocks_in_cache; (i + 1) * int64_t{block_size_} <= end; ++i) {
     const PrefixCache::Match match =
         cache_.find(text->cache_node, kNoAdapter, text->tokens(i * block_size_, block_size_, &scratch_));
     const BlockId block = match.num_tokens == block_size_ ? cache_.block(match.node, 0) : kNoBlock;
@@ -22,10 +22,10 @@ void DraftPrefixes::share(Sequence* text) {
   text->num_computed_tokens = std::max(text->num_computed_tokens, text->num_blocks_in_cache * block_size_);
 }
 
-// Where another text has computed the same meanwhile, the text's own blocks stay its own.
+// Where another text's block stands for the same, which it had no chance to share, the text's own stay its own.
 void DraftPrefixes::keep(Sequence* text, int32_t num_tokens) {
   const int32_t end = std::min(text->num_prompt_tokens(), text->num_computed_tokens + num_tokens);
-  for (int32_t i = text->num_blocks_in_cache; is_used_ && (i + 1) * int64_t{block_size_} <= end; ++i) {
+  for (int32_t i = text->num_blocks_in_cache; (i + 1) * int64_t{block_size_} <= end; ++i) {
     const BlockId own = text->blocks.blocks()[static_cast<size_t>(i)];
     const int32_t num_ready = std::clamp(text->num_computed_tokens - i * block_size_, 0, block_size_);
     const NodeId node = cache_.insert(text->cache_node, kNoAdapter,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/backend.h"
 #include "cache/block_allocator.h"
 #include "cache/prefix_cache.h"
 #include "scheduler/sequence.h"
@@ -15,9 +16,11 @@ namespace llmb {
 
 class DraftPrefixes {
  public:
-  // is_used: else nothing is shared, as of models with recurrent states.
-  DraftPrefixes(int32_t block_size, int32_t num_blocks, bool is_used)
-      : block_size_(block_size), is_used_(is_used), cache_(block_size), allocator_(num_blocks, &cache_) {}
+  // The pool has one layer group, its model no recurrent states.
+  explicit DraftPrefixes(const BackendInfo& pool)
+      : block_size_(pool.kv.block_size),
+        cache_(block_size_),
+        allocator_(pool.kv.num_blocks, &cache_, pool.max_idle_blocks) {}
 
   // Blocks that nobody references may hold prompts until they are handed out.
   BlockAllocator& allocator() { return allocator_; }
@@ -35,7 +38,6 @@ class DraftPrefixes {
   void stand_at(NodeId node, int32_t num_blocks, Sequence* text);
 
   const int32_t block_size_;
-  const bool is_used_;
   PrefixCache cache_;  // the allocator's, which it outlives
   BlockAllocator allocator_;
   std::vector<TokenId> scratch_;

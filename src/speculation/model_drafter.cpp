@@ -13,8 +13,7 @@ ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterO
     : backend_(std::move(backend)),
       options_(options),
       clock_(clock),
-      prefixes_(backend_->info().kv.block_size, backend_->info().kv.num_blocks,
-                /*is_used=*/backend_->info().num_state_slots == 0) {
+      prefixes_(backend_->info()) {
   const auto see_one = [this](const UnseenStep& step, const StepOutput& output) { return see(step, output); };
   if (feed) unseen_.emplace(*backend_, std::move(feed), see_one);
 }
