@@ -123,6 +123,22 @@ TEST_CASE("the pool takes what --gpu-memory-utilization leaves, or what the sequ
   CHECK(num_blocks(100 * block, 16 * block, 0) == 9);
   CHECK(num_blocks(100 * block, 15 * block, 0) == -1);
 
+  // Ranks that have half of each block: as many tokens fit them as their blocks have for plans. Each block takes as much
+  // again beside the pool.
+  options.kv_cache_bytes = 0;
+  options.cuda.draft_bytes = options.cuda.draft_block_bytes = 0;
+  options.block_size = 32;
+  const auto num_of_rank = [&](int64_t free) {
+    const Result<int32_t> result = plan_num_blocks(options, kv, {1000 * block, free, 0, block});
+    return result.ok() ? *result : -1;
+  };
+  CHECK(num_of_rank(1000 * block) == 5 * 2);
+  CHECK(num_of_rank(500 * block + 12 * block) == 6);
+  CHECK(num_of_rank(500 * block + 4 * block) == 2);
+  CHECK(num_of_rank(500 * block + 3 * block) == -1);
+  options.swap_space_gib = 7.5 * static_cast<double>(block) / (1 << 30);
+  CHECK(num_host_blocks_of_rank(kv, options) == 7);
+
   options = dummy_options();
   options.num_blocks_override = 0;
   const auto backend = make_cuda_backend(0);
