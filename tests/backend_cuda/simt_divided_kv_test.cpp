@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 
+#include <cmath>
 #include <filesystem>
 #include <numeric>
 #include <set>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "core/rank_part.h"
+#include "core/shared_prefixes.h"
 #include "kernels/simt/settings.h"
 #include "tests/backend_cuda/ranks_job.h"
 #include "tests/support/all_schedules.h"
@@ -66,6 +68,13 @@ std::vector<Generated> answers_of_one(const ModelConfig& config, LoadOptions opt
                                       const std::vector<GenerateRequest>& requests) {
   options.block_size = 16, options.num_blocks_override = 200;
   return generate_at_random(*loaded(make_cuda_backend(0), config, options), requests, 128, 6, 1);
+}
+
+StepOutput output_of(Backend& backend, const StepPlan& plan) {
+  StepOutput output;
+  check_ok(backend.submit(plan));
+  check_ok(backend.wait(&output));
+  return output;
 }
 
 SchedulerConfig long_scheduler(int32_t max_num_seqs, int32_t max_num_batched_tokens, int32_t max_model_len) {
@@ -145,12 +154,6 @@ TEST_CASE("blocks that are copied, swapped, read and written: each rank does so 
   for (int32_t i = 0; i < 301; ++i) tokens.push_back((7 * i + 3) % 96), others.push_back((5 * i + 1) % 96);
   SampleRow greedy;
   greedy.num_logprobs = 3;
-  const auto output_of = [](Backend& backend, const StepPlan& plan) {
-    StepOutput output;
-    check_ok(backend.submit(plan));
-    check_ok(backend.wait(&output));
-    return output;
-  };
   for (const DType kv_dtype : {DType::kBF16, DType::kF8}) {
     CAPTURE(std::string(dtype_name(kv_dtype)));
     LoadOptions options = long_options(dir, config, DType::kBF16, 320, 2);
@@ -204,20 +207,88 @@ TEST_CASE("choices, prompts that begin alike, and verified drafts in chains and 
   check_verified_drafts(*ranks, long_scheduler(6, 128, 544), requests, plain, 5);
 }
 
-// Ranks' products may round otherwise than each other's there; all go on with the tokens of one of them.
-TEST_CASE("without --deterministic: one GPU's greedy tokens, also over latents that are expanded") {
-  for (const std::string name : {"llama-gqa", "deepseek_v3"}) {
-    CAPTURE(name);
-    const std::string dir = fixture(name);
+TEST_CASE("a beginning that texts share is read once for all of them, and no further than they share it") {
+  const std::string dir = fixture("llama-gqa");
+  const ModelConfig config = long_config(dir, 640);
+  LoadOptions options = long_options(dir, config, DType::kBF16, 640, 2), whole = options;
+  options.max_num_batched_tokens = whole.max_num_batched_tokens = 640;
+  whole.block_size = 16, whole.num_blocks_override = 80;
+  constexpr int32_t kTexts = 4, kShared = 512, kLength = 600;
+  SampleRow greedy;
+  greedy.num_logprobs = 3;
+  std::vector<std::vector<TokenId>> texts(kTexts);
+  for (int32_t t = 0; t < kTexts; ++t)
+    for (int32_t i = 0; i <= kLength; ++i) texts[t].push_back((7 * i + (i < kShared ? 0 : 1 + 5 * t)) % 96);
+  // The texts with their own blocks behind the shared ones, then a row of each in one step.
+  const auto outputs = [&](Backend& backend, int32_t block_size) {
+    const int32_t num_shared = kShared / block_size;
+    const auto num_own = static_cast<int32_t>(ceil_div(kLength + 1, block_size)) - num_shared;
+    PlanBuilder last(block_size);
+    for (int32_t t = 0; t < kTexts; ++t) {
+      std::vector<BlockId> table(static_cast<size_t>(num_shared + num_own));
+      std::iota(table.begin(), table.begin() + num_shared, 0);
+      std::iota(table.begin() + num_shared, table.end(), num_shared + t * num_own);
+      const int32_t begin = t == 0 ? 0 : kShared;
+      output_of(backend, PlanBuilder(block_size).add(texts[t], begin, kLength - begin, table, greedy).plan());
+      last.add(texts[t], kLength, 1, table, greedy);
+    }
+    StepPlan plan = last.plan();
+    find_shared_prefixes(&plan);
+    return output_of(backend, plan).top_logprobs;
+  };
+  const auto expected = outputs(*loaded(make_cuda_backend(0), config, whole), 16);
+  const uint64_t before = simt::num_runs("shared_paged_attention_kernel");
+  CHECK(outputs(*load_forked_ranks(grid(2), config, options), 2 * kSliceTokens) == expected);
+  CHECK(simt::num_runs("shared_paged_attention_kernel") > before);
+}
+
+// The next step's rows follow tokens in flight.
+TEST_CASE("without --deterministic, steps that are planned ahead exchange states, too: one GPU's tokens") {
+  const std::string dir = fixture("llama-gqa");
+  const ModelConfig config = long_config(dir, 320);
+  LoadOptions options = long_options(dir, config, DType::kF32, 320, 2), whole = options;
+  options.cuda.deterministic = whole.cuda.deterministic = false;
+  whole.block_size = 16;
+  std::vector<std::shared_ptr<const Request>> requests;
+  for (const int32_t length : {3, 252, 256}) requests.push_back(request_with_choices(length, 1, 8));
+  const ScheduledRun expected =
+      run_scheduled(*loaded(make_cuda_backend(0), config, whole), long_scheduler(4, 128, 320), nullptr, requests);
+  const uint64_t before = simt::num_runs("join_pieces");
+  const auto ranks = loaded(std::make_unique<RanksAtWork>(grid(2, 1, 1, 7)), config, options);
+  const ScheduledRun run = run_scheduled(*ranks, long_scheduler(4, 100, 320), nullptr, requests);
+  CHECK(simt::num_runs("join_pieces") > before);
+  for (size_t i = 0; i < requests.size(); ++i) CHECK(run.answers[i][0].out.tokens == expected.answers[i][0].out.tokens);
+}
+
+// Decode steps exchange states of rows there, in layers without a window; the prompts' steps gather slices.
+TEST_CASE("without --deterministic: one GPU's greedy tokens within rounding, also over latents that are expanded") {
+  struct Case {
+    std::string model;
+    int32_t num_ranks;
+    DType kv_dtype;
+  };
+  for (const Case& c : {Case{"llama-gqa", 2, DType::kF32}, Case{"llama-gqa", 3, DType::kI8},
+                        Case{"gpt_oss", 2, DType::kF32}, Case{"gemma2", 2, DType::kF32},
+                        Case{"deepseek_v3", 3, DType::kF32}}) {
+    CAPTURE(c.model);
+    CAPTURE(c.num_ranks);
+    const std::string dir = fixture(c.model);
     const ModelConfig config = long_config(dir, 320);
-    LoadOptions options = long_options(dir, config, DType::kF32, 320, 2);
+    LoadOptions options = long_options(dir, config, DType::kF32, 320, c.num_ranks);
+    options.kv_cache_dtype = c.kv_dtype;
     options.cuda.deterministic = false;
-    const auto requests = requests_of(config, {6, 254, 260}, 5);
+    const auto requests = requests_of(config, {6, 254}, 5);
     const auto expected = answers_of_one(config, options, requests);
-    const uint64_t before = simt::num_runs("expand");
-    const auto answers = generate_at_random(*load_forked_ranks(grid(2), config, options), requests, 128, 6, 1);
-    if (name == "deepseek_v3") CHECK(simt::num_runs("expand") > before);
-    for (size_t i = 0; i < answers.size(); ++i) CHECK(answers[i].tokens == expected[i].tokens);
+    const uint64_t num_expanded = simt::num_runs("expand"), num_joined = simt::num_runs("join_pieces");
+    const auto ranks = load_forked_ranks(grid(c.num_ranks), config, options);
+    const auto answers = generate_one_by_one(*ranks, requests, 128);
+    if (c.model == "deepseek_v3") CHECK(simt::num_runs("expand") > num_expanded);
+    CHECK(simt::num_runs("join_pieces") >= num_joined + 2 * 4);
+    for (size_t i = 0; i < answers.size(); ++i) {
+      CHECK(answers[i].tokens == expected[i].tokens);
+      for (size_t t = 0; t < answers[i].logprobs.size(); ++t)
+        CHECK(std::abs(answers[i].logprobs[t] - expected[i].logprobs[t]) <= 1e-4f);
+    }
   }
 }
 

@@ -17,6 +17,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/gathered_slices.h"
 #include "backend/cuda/kv_planes.h"
+#include "backend/cuda/slice_states.h"
 #include "backend/cuda/split_streams.h"
 #include "backend/cuda/step_stage.h"
 #include "backend/cuda/weight_uploader.h"
@@ -95,7 +96,7 @@ class CudaOps final : public Ops, public StepParts {
   void join_ranks(CudaRanks* ranks);
   // Where ranks divide keys and values: the plan with tables for attention, which uploads and the step's calls get, until
   // the next one; else the plan.
-  const StepPlan& in_slices(const StepPlan& plan) { return slices_ ? slices_->begin_step(plan) : plan; }
+  const StepPlan& in_slices(const StepPlan& plan);
   // Memory that each block of the pool takes beside it.
   int64_t beside_block_bytes() const { return slices_ ? slices_->block_bytes() : 0; }
   // That plans may name. rank: PackerForDevice
@@ -281,6 +282,9 @@ class CudaOps final : public Ops, public StepParts {
     return int64_t{options_.block_size} * config_.num_key_value_heads * int64_t{sizeof(float)};
   }
   void gather_slices(int32_t layer);
+  // Whether ranks attend to their own slices in a layer, and exchange states of rows.
+  bool exchanges_states(int32_t layer) const;
+  void attend_to_slices(int32_t layer, Rows qkv, const cuda::AttentionParams& params, Rows out);
   // Bytes from a pool's begin to its hidden states, and those of a block.
   int64_t hidden_begin(int64_t num_blocks) const;
   int64_t hidden_block_bytes() const;
@@ -363,6 +367,8 @@ class CudaOps final : public Ops, public StepParts {
   CudaRanks* ranks_ = nullptr;        // that have parts of the same layers; null: this one has all of its layers
   CudaRanks* all_ranks_ = nullptr;    // null: there are no others
   std::optional<GatheredSlices> slices_;  // none: this one has keys and values of all positions
+  std::optional<SliceStates> slice_states_;  // none: all attention goes over gathered slices
+  bool exchanges_states_ = false;            // in the step in progress, where layers allow it
   std::unique_ptr<SplitStreams> split_;  // null: steps are in one part
   int part_ = 0;                         // in progress
   int64_t first_row_ = 0;                // of the part

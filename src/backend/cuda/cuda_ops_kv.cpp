@@ -87,6 +87,25 @@ void CudaOps::gather_slices(int32_t layer) {
   slices_->gather(groups_.group(layer), arrays);
 }
 
+// By rows that see all positions up to their own.
+bool CudaOps::exchanges_states(int32_t layer) const {
+  const LayerConfig& of = config_.layer(layer);
+  return exchanges_states_ && of.window == 0 && of.reach == 0 && of.first_position == 0 &&
+         attention_.of(layer).shape.chunk == 0;
+}
+
+void CudaOps::attend_to_slices(int32_t layer, Rows qkv, const cuda::AttentionParams& params, Rows out) {
+  const auto kind = static_cast<size_t>(attention_.of_layers[layer]);
+  const cuda::AttentionWork work = slice_states_->work(kind, num_blocks_);
+  cuda::AttentionParams without_sinks = params;
+  without_sinks.sinks = nullptr;
+  with_pools(layer, /*is_seen=*/false, [&]<typename T>(T*, const auto&... pools) {
+    cuda::paged_attention(data<const T>(qkv), qkv.width, data<T>(out), pools...,
+                          slice_states_->block_ids(groups_.group(layer)), work, without_sinks, stream_);
+    slice_states_->merge(kind, params.sinks, data<T>(out));
+  });
+}
+
 void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
   if (step_.shape.expanded.num_heads > 0 && step_.absorbed.empty()) return;
   const AttentionKind& kind = attention_.of(layer);
@@ -117,6 +136,7 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
   if (config_.layer(layer).first_position > 0) params.shape.chunk = kAllPositions;
   if (const int32_t reach = config_.layer(layer).reach; reach > 0)
     params.shape.later = reach, params.shape.window = 2 * reach + 1;
+  if (exchanges_states(layer)) return attend_to_slices(layer, qkv, params, out);
   with_pools(layer, /*is_seen=*/true, [&]<typename T>(T*, const auto&... pools) {
     cuda::paged_attention(data<const T>(qkv), qkv.width, data<T>(out), pools..., step_.block_ids + groups_.group(layer),
                           work, params, stream_);

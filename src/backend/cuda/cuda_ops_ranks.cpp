@@ -24,7 +24,17 @@ void CudaOps::join_ranks(CudaRanks* ranks) {
     const int64_t scales = has_scaled_kv() ? scales_bytes() : 0;
     limits.slice_bytes = std::max(limits.slice_bytes, (config_.has_latent() ? 1 : 2) * (slice_bytes(layer) + scales));
   }
+  const SliceStates::Limits of_states{options_.limits.max_num_seqs, groups_.num_groups(), limits.max_plans_in_flight,
+                                      limits.max_step_blocks};
   slices_.emplace(context_rows()->ranks(), std::move(limits), main_stream_);
+  if (options_.deterministic || planes_.block_stride() > 0 || !config_.alibi_slopes.empty()) return;
+  slice_states_.emplace(context_rows()->ranks(), attention_.kinds, of_states, main_stream_);
+}
+
+const StepPlan& CudaOps::in_slices(const StepPlan& plan) {
+  if (!slices_) return plan;
+  exchanges_states_ = slice_states_ && slice_states_->begin_step(plan);
+  return slices_->begin_step(plan);
 }
 
 void CudaOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
@@ -68,14 +78,14 @@ void CudaOps::choose_rows(const StepPlan& plan, bool narrows, StepShape* shape) 
 
 Range CudaOps::share_out(const StepPlan& plan) {
   const ContextRows* const context = context_rows();
-  if (context == nullptr) return {};
+  if (context == nullptr || exchanges_states_) return {};
   const std::vector<int64_t> bounds = context->divide(plan);
   return bounds.empty() ? Range() : stage_.share_out(plan, bounds, context->rank());
 }
 
 // Each rank rotates and stores the keys and values of the others' rows as these do.
 void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
-  if (slices_) gather_slices(layer);
+  if (slices_ && !exchanges_states(layer)) gather_slices(layer);
   write_kv(layer, first_row_, rows, config_.num_attention_heads, qkv);
   if (!step_.shape.is_shared_out()) return;
   const Range& own = step_.shape.own;

@@ -2,7 +2,7 @@
 // slice of kSliceTokens positions on each rank, so block tables, copies, swaps and shared prefixes are those of one GPU,
 // and each rank does with its slices what the plan says of blocks. In each layer, ranks give each other the slices that
 // the step's tables name, each once and from the window on, and put them into memory for one layer; attention goes over
-// these as over a pool with blocks of kSliceTokens.
+// these as over a pool with blocks of kSliceTokens. Some decode steps go without (slice_states.h).
 //
 // 1. A row goes over its positions in one GPU's order: no byte depends on how many ranks there are.
 // 2. Slices without a position from before the step are not given: each rank has the keys and values of all new rows.
