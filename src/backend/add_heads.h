@@ -1,4 +1,4 @@
-// Heads and layers that draft behind a loaded model, the same for every backend.
+// Heads and layers behind a loaded model, the same for every backend. Of several stages of layers the last one has them.
 #pragma once
 
 #include <memory>
@@ -23,18 +23,19 @@ inline Status add_heads(const LoadOptions& options, const ModelConfig& config, c
                         WeightMaker& maker, Transformer* transformer, BackendInfo* info) {
   if (options.heads_dir.empty()) return {};
   LLMB_ASSIGN_OR_RETURN(const MedusaFiles files, MedusaFiles::open(options.heads_dir, config));
+  info->num_heads = files.num_heads();
+  if (share && !share->draws) return {};
   const Range vocab = share ? share->vocab : Range{0, config.vocab_size};
   LLMB_ASSIGN_OR_RETURN(std::vector<MedusaHead> heads, files.load(maker, vocab));
   transformer->add_heads(std::move(heads));
-  info->num_heads = files.num_heads();
   return {};
 }
 
-// That of options.pooling, if any; random where there are no files.
+// That of options.pooling, if any; random where there are no files. share: of a rank; none: all
 inline Status add_pooling_head(const LoadOptions& options, const ModelConfig& config,
-                               const std::optional<WeightFiles>& files, ThreadPool& pool, WeightMaker& maker,
+                               const std::optional<ModelShare>& share, const std::optional<WeightFiles>& files, ThreadPool& pool, WeightMaker& maker,
                                Transformer* transformer) {
-  if (!options.pooling) return {};
+  if (!options.pooling || (share && !share->draws)) return {};
   std::unique_ptr<WeightSource> source;
   if (files) source = files->make_source(pool);
   else source = std::make_unique<RandomSource>(options.dummy_seed, config.dtype, pool);
@@ -49,7 +50,7 @@ inline Status add_pooling_head(const LoadOptions& options, const ModelConfig& co
 inline Status add_eagle_layer(const LoadOptions& options, const ModelConfig& config,
                               const std::optional<ModelShare>& share, ThreadPool& pool, WeightMaker& maker,
                               ModelWeights* weights) {
-  if (options.eagle_dir.empty()) return {};
+  if (options.eagle_dir.empty() || (share && !share->draws)) return {};
   LLMB_ASSIGN_OR_RETURN(const EagleFiles files, EagleFiles::open(options.eagle_dir, config));
   return files.load(share ? &*share : nullptr, pool, maker, weights);
 }

@@ -139,11 +139,14 @@ struct MtpConfig {
   bool is_known = false;  // checkpoints of the architecture may have such a layer
   bool is_used = false;   // it is loaded, and has keys and values as layer num_hidden_layers
   DraftLayerKind kind = DraftLayerKind::kMtp;
-  std::array<int32_t, 3> state_layers = {};  // kEagle3: it starts from the residual streams that enter these
+  // kEagle3: it starts from the residual streams that enter these. In the config of a stage of layers they count from its
+  // first one, so that those of earlier stages are below 0, and those of later ones beyond its last.
+  std::array<int32_t, 3> state_layers = {};
   // Its row of a token is made of the token and of the hidden state before, so that of the first token is none.
   LayerConfig layer = {.first_position = 1};
 
   bool is_apart() const { return kind != DraftLayerKind::kMtp; }
+  bool takes_states() const { return kind == DraftLayerKind::kEagle3; }  // also where another stage has the layer
 };
 
 // q of layers that are not rotated grows with its position p: by 1 + scale * ln(1 + floor((p + 1) / step)).

@@ -148,7 +148,6 @@ Status check_links(const ModelConfig& config) {
     return unsupported("model_type \"" + config.model_type + "\" has " + what +
                        ", which ranks do not divide yet; use --tensor-parallel-size");
   };
-  if (config.is_encoder) return refused("an encoder");
   if (config.hidden_size_per_layer_input > 0) return refused("inputs of layers");
   for (const LayerConfig& layer : config.layers)
     if (layer.kv_layer >= 0) return refused("layers with the keys and values of others");
@@ -233,6 +232,8 @@ ModelConfig config_of(const ModelConfig& config, const ModelShare& share) {
       take(share.of_layers[static_cast<size_t>(share.layers.begin) + i], &own.layers[i]);
     if (config.mtp.is_used) take(share.of_layers.back(), &own.mtp.layer);
   }
+  own.mtp.is_used = config.mtp.is_used && share.draws;  // it lies behind the last layer
+  for (int32_t& layer : own.mtp.state_layers) layer -= static_cast<int32_t>(share.layers.begin);
   if (!config.alibi_slopes.empty())
     own.alibi_slopes.assign(config.alibi_slopes.begin() + share.q_heads.begin,
                             config.alibi_slopes.begin() + share.q_heads.end);

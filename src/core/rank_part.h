@@ -9,7 +9,8 @@
 // backend/cuda/divided_rows.h).
 //
 // Pipeline parallel (Narayanan et al. 2021, arXiv:2104.04473): stages of ranks have some layers each, one behind the
-// other, and hand the residual stream on. The first stage embeds tokens, the last one draws them.
+// other, and hand the residual stream on. The first stage embeds tokens, the last one draws them, and has what lies behind
+// the last layer: heads, and a layer that drafts.
 //
 // Context parallel: ranks with the same part of the model share out the rows of each step, prompts' above all, and give
 // each other keys and values (backend/cpu/step_rows.h, backend/cuda/context_rows.h). Each keeps those of all positions, or

@@ -163,13 +163,9 @@ std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device
     return JobStop{JobEnd::kOptionRefused, name + ": ranks compute on CPUs and GPUs; leave `device` ledger out"};
   if (o.merges_adapters)
     return JobStop{JobEnd::kOptionRefused, name + ": not with `merge_adapters` auto yet; leave one of the two out"};
-  LoadOptions load = o.load;
-  load.pooling = model.pooling;
-  load.heads_dir = o.speculation.medusa;
-  load.drafting_layers = o.speculation.num_layers;
   ModelConfig config = model.config;
   config.mtp.is_used = o.speculation.mtp || !o.speculation.eagle.empty();
-  if (const Status status = check_ranked_load(config, load, grid); !status.ok())
+  if (const Status status = check_ranked_load(config, grid); !status.ok())
     return model_stop(status.with_context(name));
   return device == DeviceKind::kCuda ? check_gpu_options(o, name) : std::nullopt;
 }

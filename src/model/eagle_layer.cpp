@@ -148,9 +148,10 @@ Status EagleFiles::load_layer(const ModelShare* share, WeightSource& source, Wei
   const Architecture* const architecture = find_architecture(config_.model_type);
   ModelShare own;
   if (share != nullptr) {  // the layer is the last of those that the model's ranks divide
-    LLMB_CHECK_MSG(!share->of_layers.empty(), "the model's config does not tell of the layer");
+    const bool has_all = share->q_heads.count() == config_.num_attention_heads;
+    LLMB_CHECK_MSG(has_all || !share->of_layers.empty(), "the model's config does not tell of the layer");
     own = *share;
-    own.mlp = share->of_layers.back().mlp;
+    own.mlp = has_all ? Range{0, config_.intermediate_size} : share->of_layers.back().mlp;
     own.of_layers.clear();
   }
   Loader loader(config_, architecture->weights, source, maker, share != nullptr ? &own : nullptr);

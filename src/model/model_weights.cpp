@@ -259,20 +259,21 @@ Result<ModelWeights> Loader::load() {
   if (names_.older != nullptr && reader_.has(prefix + names_.older->embedding_norm + ".weight")) names_ = *names_.older;
   const std::string head = reader_.find("", names_.lm_head, ".weight");
   const bool has_head = !c_.tie_word_embeddings || (c_.tied_unless_stored && reader_.has(head + ".weight"));
-  if (share_.embeds || (share_.draws && !has_head))
+  if (share_.embeds || (share_.draws && (!has_head || c_.mtp.is_used)))  // the layer behind the last one embeds, too
     weights.embed_tokens = table(prefix + names_.embed_tokens, c_.vocab_size, WeightRole::kVocabulary);
   // The largest come first, when there is least else in memory beside what they are made of.
   if (has_head && share_.draws)
     weights.lm_head = table(head, c_.vocab_size, WeightRole::kVocabulary, names_.lm_head_bias);
   if (c_.learned_positions && share_.embeds) weights.embed_positions = load_positions(prefix);
-  if (c_.num_token_types > 0)
+  if (c_.num_token_types > 0 && share_.embeds)
     weights.embed_types = table(prefix + names_.embed_types, c_.num_token_types, WeightRole::kSmall);
   if (c_.embedding_norm && share_.embeds) norm(prefix, names_.embedding_norm, &weights.embedding_norm);
   if (c_.hidden_size_per_layer_input > 0) load_layer_inputs(prefix, &weights);
   for (auto i = static_cast<int32_t>(share_.layers.begin); i < share_.layers.end && reader_.status().ok(); ++i)
     load_layer(i, prefix + names_.layers + "." + std::to_string(i) + ".", &weights.layers.emplace_back());
   if (c_.final_norm && share_.draws) norm(prefix, names_.norm, &weights.norm);
-  if (c_.mtp.is_used && !c_.mtp.is_apart()) load_mtp(prefix, has_head ? head : prefix + names_.embed_tokens, &weights);
+  if (c_.mtp.is_used && !c_.mtp.is_apart() && share_.draws)
+    load_mtp(prefix, has_head ? head : prefix + names_.embed_tokens, &weights);
   LLMB_RETURN_IF_ERROR(reader_.status());
   return weights;
 }

@@ -81,8 +81,10 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   sampled_residual_ = ops.allocate(max_num_samples, hidden, DType::kF32);
   sampled_attention_ = ops.allocate(max_num_samples, config.mixed_size(), dtype);
   if (config.mtp.is_used) hidden_ = ops.allocate(max_num_tokens, hidden, dtype);
-  if (config.mtp.is_used && config.mtp.kind == DraftLayerKind::kEagle3) {
-    for (auto& states : states_) states = ops.allocate(max_num_tokens, hidden, dtype);
+  for (size_t i = 0; config.mtp.takes_states() && i < states_.size(); ++i)  // none of later stages
+    if (config.mtp.state_layers[i] < config.num_hidden_layers)
+      states_[i] = ops.allocate(max_num_tokens, hidden, dtype);
+  if (config.mtp.is_used && config.mtp.takes_states()) {
     hidden_qkv_ = ops.allocate(max_num_tokens, config.qkv_size_of(config.num_hidden_layers), dtype);
     if (const auto count = static_cast<int64_t>(weights_.mtp.head_tokens.size()); count > 0)
       head_logits_ = ops.allocate(max_logit_rows_, count, DType::kF32);
@@ -98,10 +100,14 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
 
 void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_layers) {
   LLMB_CHECK(num_tokens <= max_num_tokens_ && num_samples <= max_num_samples_);
-  if (is_first_stage_) embed(num_tokens);
-  else if (link_ != nullptr) link_->receive(residual_->rows(), num_tokens);
-  if (!is_last_stage_) return forward_and_send(num_tokens);
-  const int32_t last = (num_layers > 0 ? num_layers : config_.num_hidden_layers) - 1;
+  if (is_first_stage()) embed(num_tokens);
+  else if (link_ != nullptr)
+    for (const Rows stream : received()) link_->receive(stream, num_tokens);
+  const int32_t count = num_layers == 0 ? config_.num_hidden_layers
+                                        : std::clamp(num_layers - first_layer_, 0, config_.num_hidden_layers);
+  if (!is_last_stage_) return forward_and_send(num_tokens, count);
+  if (count == 0) return sample_received(num_tokens, num_samples);
+  const int32_t last = count - 1;
   const int32_t narrowed = first_reader();
   for (int32_t layer = 0; layer < last; ++layer) {
     if (layer == narrowed && (num_tokens = narrow(num_tokens, num_samples)) == 0) return;
@@ -139,18 +145,37 @@ void Transformer::sample_behind(int32_t last, int64_t num_tokens, int64_t num_sa
   sample(hidden, num_samples, weights_.output_projection());
 }
 
-void Transformer::be_stage(bool is_first, bool is_last, StageLink* link) {
-  is_first_stage_ = is_first, is_last_stage_ = is_last, link_ = link;
+void Transformer::be_stage(int32_t first_layer, bool is_last, StageLink* link) {
+  first_layer_ = first_layer, is_last_stage_ = is_last, link_ = link;
 }
 
-void Transformer::forward_and_send(int64_t num_tokens) {
-  for (int32_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+std::vector<Rows> Transformer::streams_before(int32_t layer) const {
+  std::vector<Rows> streams = {residual_->rows()};
+  for (size_t i = 0; config_.mtp.takes_states() && i < states_.size(); ++i)
+    if (config_.mtp.state_layers[i] < layer) streams.push_back(states_[i]->rows());
+  return streams;
+}
+
+void Transformer::forward_and_send(int64_t num_tokens, int32_t num_layers) {
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
     attend(layer, num_tokens);
+    keep_state(layer, num_tokens);
     project_and_mlp(layer, RowKind::kTokens, mixed(layer), residual_->rows(), num_tokens);
     end_layer(layer, layer_inputs_, residual_->rows(), num_tokens);
   }
-  ops_.add(residual_->rows(), pending(), static_cast<float>(config_.residual_multiplier), num_tokens, Rows());
-  if (link_ != nullptr) link_->send(residual_->rows(), num_tokens);
+  if (num_layers > 0)
+    ops_.add(residual_->rows(), pending(), static_cast<float>(config_.residual_multiplier), num_tokens, Rows());
+  if (link_ == nullptr) return;
+  for (const Rows stream : sent()) link_->send(stream, num_tokens);
+}
+
+void Transformer::sample_received(int64_t num_tokens, int64_t num_samples) {
+  if (num_samples == 0) return;
+  const Rows residual = sampled_residual_->rows();
+  ops_.complete_rows(residual_->rows(), num_tokens);
+  ops_.gather_sample_rows(residual_->rows(), num_samples, residual);
+  add_norm(residual, Rows(), weights_.norm, num_samples, normed_->rows());
+  sample(normed_->rows(), num_samples, weights_.output_projection());
 }
 
 void Transformer::give_vectors(PoolingHead head) {

@@ -17,12 +17,12 @@
 
 namespace llmb {
 
-// Hands the residual stream from a stage of layers to the next one.
+// Hands streams from a stage of layers to the next one.
 class StageLink {
  public:
   virtual ~StageLink() = default;
-  virtual void receive(Rows residual, int64_t rows) = 0;  // [rows, hidden_size] fp32
-  virtual void send(Rows residual, int64_t rows) = 0;
+  virtual void receive(Rows stream, int64_t rows) = 0;  // [rows, hidden_size]
+  virtual void send(Rows stream, int64_t rows) = 0;
 };
 
 // Two parts of a step's rows on their way through the layers, so that one part's attention runs beside the other's
@@ -58,11 +58,15 @@ class Transformer {
   // sampled, and neither mtp.is_used nor a bidirectional model
   void forward_in_parts(int64_t num_tokens, int64_t num_samples, int32_t num_layers, StepParts& parts);
 
-  // Its layers are one of several stages: but for the first one it begins with what the stage before has sent, and but
-  // for the last one it ends with sending. `link` outlives this; null: whoever calls forward() does that, before and
-  // behind it, with residual(), as what is recorded is the stage's own work.
-  void be_stage(bool is_first, bool is_last, StageLink* link);
-  Rows residual() const { return residual_->rows(); }  // of a step's tokens, [num_tokens, hidden_size] fp32
+  // Its layers, from the model's `first_layer` on, are one of several stages: but for the first one it begins with what
+  // the stage before has sent, and but for the last one it ends with sending. A stage behind the first num_layers of
+  // forward() hands on what it has received, the last one samples it. `link` outlives this; null: whoever calls forward()
+  // does that, before and behind it, with received() and sent(), as what is recorded is the stage's own work.
+  void be_stage(int32_t first_layer, bool is_last, StageLink* link);
+  // Each [num_tokens, hidden_size], of a step's tokens: the residual stream in fp32, then of those that entered layers
+  // where a layer of EAGLE-3's takes them the ones that earlier stages have kept, or this one and earlier ones.
+  std::vector<Rows> received() const { return streams_before(0); }
+  std::vector<Rows> sent() const { return streams_before(config_.num_hidden_layers); }
 
   // forward() ends behind the last norm, of whose output it hands out vectors in place of sampled tokens.
   void give_vectors(PoolingHead head);
@@ -83,7 +87,10 @@ class Transformer {
   const ModelWeights& weights() const { return weights_; }
 
  private:
-  void forward_and_send(int64_t num_tokens);
+  bool is_first_stage() const { return first_layer_ == 0; }
+  std::vector<Rows> streams_before(int32_t layer) const;
+  void forward_and_send(int64_t num_tokens, int32_t num_layers);
+  void sample_received(int64_t num_tokens, int64_t num_samples);
   // The layer from which on none has keys and values of its own, or a state; the last one where it has.
   int32_t first_reader() const;
   // Before that layer: what is left of the step's rows, none where nothing is sampled.
@@ -198,7 +205,8 @@ class Transformer {
   StageLink* link_ = nullptr;                        // null: all layers are here
   int64_t first_row_ = 0;                            // of the part in progress; 0: all rows
   int32_t last_in_parts_ = -1;                       // layer up to which there are parts; -1: none are in progress
-  bool is_first_stage_ = true, is_last_stage_ = true;
+  int32_t first_layer_ = 0;  // of the model's; > 0: a stage behind others
+  bool is_last_stage_ = true;
 };
 
 }  // namespace llmb

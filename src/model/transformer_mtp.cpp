@@ -12,7 +12,7 @@ void Transformer::sample_and_remember(int64_t num_tokens, int64_t num_samples, R
   add_norm(residual_->rows(), pending(), weights_.norm, num_tokens, all);
   ops_.gather_sample_rows(all, num_samples, hidden);
   sample(hidden, num_samples, weights_.output_projection());
-  const bool is_eagle3 = config_.mtp.kind == DraftLayerKind::kEagle3;
+  const bool is_eagle3 = config_.mtp.takes_states();
   if (is_eagle3) join_states(num_tokens, all);
   ops_.store_hidden(all, num_tokens);
   if (is_eagle3) return write_joined_kv(num_tokens);
@@ -67,7 +67,7 @@ void Transformer::forward_mtp(int64_t num_tokens, int64_t num_samples) {
   LLMB_CHECK(config_.mtp.is_used && num_tokens <= max_num_tokens_ && num_samples <= max_num_samples_);
   const int32_t mtp = config_.num_hidden_layers;
   const Rows all = hidden_->rows();
-  const bool is_eagle3 = config_.mtp.kind == DraftLayerKind::kEagle3;
+  const bool is_eagle3 = config_.mtp.takes_states();
   if (is_eagle3) {
     write_joined_kv(num_tokens);
     ops_.paged_attention(mtp, {qkv_->rows().data, qkv_->rows().dtype, hidden_qkv_->rows().width}, nullptr, mixed(mtp));

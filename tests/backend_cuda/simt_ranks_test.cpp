@@ -123,10 +123,16 @@ TEST_CASE("where MLPs differ by layer all layers have the sets of keys and value
 
 TEST_CASE("heads and layers behind the last one, which draft, give their definitions' best tokens") {
   const std::string fixtures = source_dir() + "/data/fixtures/";
-  const auto over_ranks = [](const ModelConfig& config, const LoadOptions& options) {
-    return load_forked_ranks(ForkedRanksOptions(), config, options);
+  const std::vector<ForkedRanksOptions> grids = {{.tensor_size = 2},
+                                                 {.tensor_size = 1, .num_stages = 2},
+                                                 {.tensor_size = 1, .context_size = 2},
+                                                 {.tensor_size = 2, .num_stages = 2}};
+  size_t turn = 0;
+  const auto over_ranks = [&](const ModelConfig& config, const LoadOptions& options) {
+    return load_forked_ranks(grids[turn % grids.size()], config, options);
   };
-  check_medusa_golden(*over_ranks(config_of_dir(medusa_fixture_model()), medusa_golden_options()), 1e-3);
+  for (; turn < grids.size(); ++turn)
+    check_medusa_golden(*over_ranks(config_of_dir(medusa_fixture_model()), medusa_golden_options()), 1e-3);
   for (const std::string name : {"mtp/deepseek_v3", "mtp/qwen3_next", "eagle/llama-gqa", "eagle/llama-gqa-3"}) {
     CAPTURE(name);
     LoadOptions options = draft_layer_options(fixtures + name, 8);
@@ -134,12 +140,16 @@ TEST_CASE("heads and layers behind the last one, which draft, give their definit
     ModelConfig config = config_of_dir(options.model_dir);
     config.mtp.is_used = true;
     if (!options.eagle_dir.empty()) EagleFiles::open(options.eagle_dir, config).value().describe(&config);
-    const auto backend = over_ranks(config, options);
     const auto lines = read_json_lines(fixtures + name + "/golden.jsonl");
-    for (size_t i = 0; i < lines.size(); i += 3) {
-      DraftLayerTrial trial(*backend, lines[i], i % 2 == 0 ? 64 : 5);
-      trial.read_prompt();
-      trial.check_guesses(i % 2 == 0);
+    for (turn = 0; turn < grids.size(); ++turn) {
+      CAPTURE(turn);
+      if (!check_ranks(config, 1, grids[turn].num_stages, grids[turn].context_size).ok()) continue;
+      const auto backend = over_ranks(config, options);
+      for (size_t i = turn % 3; i < lines.size(); i += 3) {
+        DraftLayerTrial trial(*backend, lines[i], i % 2 == 0 ? 64 : 7);
+        trial.read_prompt();
+        trial.check_guesses(i % 2 == 0);
+      }
     }
   }
 }

@@ -41,6 +41,15 @@ ForkedRanksOptions delayed(uint64_t seed) {
   return ranks;
 }
 
+// Parts of layers, stages and parts of rows, in turn.
+ForkedRanksOptions of_kind(uint64_t turn) {
+  ForkedRanksOptions ranks = delayed(turn + 1);
+  if (turn % 3 > 0) ranks.tensor_size = 1;
+  if (turn % 3 == 1) ranks.num_stages = 2;
+  if (turn % 3 == 2) ranks.context_size = 2;
+  return ranks;
+}
+
 std::unique_ptr<Backend> load(const LoadOptions& options, uint64_t delay_seed) {
   return loaded(std::make_unique<RanksAtWork>(delayed(delay_seed)), *load_model_config(options.model_dir), options);
 }
@@ -176,12 +185,13 @@ TEST_CASE("drafts by lookup, by a model, by the model's first layers and by look
 }
 
 TEST_CASE("vectors of texts are sentence-transformers'") {
-  uint64_t seed = 20;
-  for (const std::string name : {"bert", "modernbert"}) {
+  uint64_t turn = 0;
+  for (const std::string name : {"bert", "modernbert", "bert", "roberta", "embeddinggemma"}) {
     CAPTURE(name);
+    CAPTURE(turn);
     const std::string dir = source_dir() + "/data/fixtures/encoders/" + name;
     EngineJobOptions o = encoder_job(dir);
-    o.make_backend = [&seed] { return std::make_unique<RanksAtWork>(delayed(seed++)); };
+    o.make_backend = [ranks = of_kind(turn++)] { return std::make_unique<RanksAtWork>(ranks); };
     o.load.num_threads = 1;
     o.load.cuda.deterministic = true;
     o.scheduler.max_model_len = o.scheduler.max_num_batched_tokens = 80;
@@ -196,13 +206,19 @@ TEST_CASE("vectors of texts are sentence-transformers'") {
 }
 
 TEST_CASE("drafts by heads and by layers behind the last one change no byte") {
-  uint64_t seed = 10;
-  const auto check = [&seed](EngineJobOptions o, DraftSetup setup) {
-    o.make_backend = [&seed] { return std::make_unique<RanksAtWork>(delayed(seed++)); };
+  const auto check = [](EngineJobOptions o, DraftSetup setup) {
     setup.max_model_len = 32, setup.num_blocks = 12, setup.max_num_batched_tokens = 16;
-    const SpeculationMetrics::Kind drafts = check_same_bytes(o, setup).drafters.back();
-    CHECK(drafts.num_drafted > 20);
-    return drafts.name;
+    std::string name;
+    for (uint64_t turn = 0; turn < 3; ++turn) {
+      CAPTURE(turn);
+      const ForkedRanksOptions ranks = of_kind(turn);
+      o.make_backend = [ranks] { return std::make_unique<RanksAtWork>(ranks); };
+      o.scheduler.num_alternating = ranks.num_stages;
+      const SpeculationMetrics::Kind drafts = check_same_bytes(o, setup).drafters.back();
+      CHECK(drafts.num_drafted > 20);
+      name = drafts.name;
+    }
+    return name;
   };
   const std::string heads = check(deterministic_cuda_job(medusa_fixture_model()),
                                   {.by = DraftBy::kMedusa, .heads = medusa_fixture(), .max_tokens = 6});

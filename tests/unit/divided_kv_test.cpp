@@ -1,8 +1,12 @@
 // Ranks that divide keys and values by position give the bytes of one rank, and each keeps its share of the pool.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/kv_pool.h"
@@ -10,6 +14,7 @@
 #include "model/config_loader.h"
 #include "tests/support/delayed_calls.h"
 #include "tests/support/golden.h"
+#include "tests/support/plan_builder.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/test_rng.h"
 #include "tests/support/thread_ranks.h"
@@ -63,7 +68,65 @@ std::string answers_over(int32_t tensor_size, int32_t num_stages, int32_t num_sl
   return answers(*backend, config);
 }
 
+// Guesses of the layer behind the last one behind prompts that end around borders of slices: tokens and the bits of their
+// log probabilities.
+std::vector<float> guesses_around_borders(std::unique_ptr<Backend> not_loaded, const std::string& dir, DType kv_dtype,
+                                          int32_t block_size) {
+  ModelConfig config = long_config(dir);
+  config.mtp.is_used = true;
+  LoadOptions options = options_of(dir, config, kv_dtype, block_size);
+  options.max_model_len = 1024, options.num_blocks_override = 128;
+  const auto backend = loaded(std::move(not_loaded), config, options);
+  std::vector<BlockId> blocks(static_cast<size_t>(ceil_div(1024, block_size)));
+  std::iota(blocks.begin(), blocks.end(), 1);
+  std::vector<float> guesses;
+  const auto run = [&](const StepPlan& plan) {
+    StepOutput output;
+    check_ok(backend->submit(plan));
+    check_ok(backend->wait(&output));
+    guesses.insert(guesses.end(), output.tokens.begin(), output.tokens.end());
+    guesses.insert(guesses.end(), output.logprobs.begin(), output.logprobs.end());
+    return output;
+  };
+  TestRng rng(7);
+  for (const int32_t length : {3, 254, 255, 256, 257, 510, 512, 700}) {
+    std::vector<TokenId> tokens;
+    for (int32_t i = 0; i < length; ++i) tokens.push_back(rng.between(0, config.vocab_size - 1));
+    for (int32_t at = 0, count; at < length; at += count) {
+      count = std::min(length - at, 290);
+      const bool is_last = at + count == length;
+      const auto sample = is_last ? std::optional(SampleRow{.num_logprobs = 0}) : std::nullopt;
+      const StepOutput output = run(PlanBuilder(block_size).add(tokens, at, count, blocks, sample).plan());
+      if (is_last) tokens.push_back(output.tokens.at(0));
+    }
+    for (int draft = 0; draft < 3; ++draft) {
+      const auto last = static_cast<int32_t>(tokens.size()) - 1;
+      StepPlan plan = PlanBuilder(block_size).add(tokens, last, 1, blocks, SampleRow{.num_logprobs = 4}).plan();
+      plan.is_mtp = true;
+      plan.groups[0].mode = SampleMode::kBest;
+      tokens.push_back(run(plan).tokens.at(0));
+    }
+  }
+  return guesses;
+}
+
 }  // namespace
+
+TEST_CASE("the layer behind the last one guesses what it guesses on one rank, also where its state is another rank's") {
+  for (const std::string name : {"glm4_moe", "deepseek_v3"}) {
+    CAPTURE(name);
+    const std::string dir = source_dir() + "/data/fixtures/mtp/" + name;
+    const DType kv_dtype = name == "glm4_moe" ? DType::kBF16 : DType::kF32;
+    const std::vector<float> expected = guesses_around_borders(make_cpu_backend(), dir, kv_dtype, 16);
+    CHECK(expected.size() > 8 * 3 * 8);
+    for (const int32_t num_stages : {1, 2})
+      CHECK((guesses_around_borders(make_thread_ranks(1, num_stages, 0, nullptr, 2, true), dir, kv_dtype,
+                                    2 * kSliceTokens) == expected));
+    CHECK((guesses_around_borders(make_thread_ranks(1, 1, 0, nullptr, 3, true), dir, kv_dtype, 3 * kSliceTokens) ==
+           expected));
+    CHECK((guesses_around_borders(make_thread_ranks(1, 1, 0, nullptr, 2), dir, kv_dtype, 16) == expected));
+  }
+}
 
 TEST_CASE("every golden model that fits longer texts: the bytes of one rank, or refused by name") {
   int num_divided = 0, num_refused = 0, num_short = 0, turn = 0;

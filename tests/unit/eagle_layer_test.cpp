@@ -11,6 +11,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "model/config_loader.h"
 #include "model/eagle_layer.h"
+#include "tests/support/draft_layer_ranks.h"
 #include "tests/support/draft_layer_trial.h"
 #include "tests/support/golden.h"
 #include "tests/support/process.h"
@@ -59,14 +60,11 @@ TEST_CASE("a layer of EAGLE's gives its definition's best tokens, one behind the
       const auto backend = loaded(make_cpu_backend(), config, options);
       check_draft_layer(*backend, lines);
     }
-    for (const int32_t size : {2, 4}) {  // ranks
-      if (!check_ranks(config, size, 1).ok() || (size == 4 && layer != "llama-gqa-3")) continue;
-      CAPTURE(size);
-      LoadOptions options = draft_layer_options(kFixtures + "models/" + model, 4);
-      options.num_threads = 1;
-      options.eagle_dir = layer_of(layer);
-      check_draft_layer(*loaded(make_thread_ranks(size), config, options), lines);
-    }
+    LoadOptions options = draft_layer_options(kFixtures + "models/" + model, 4);
+    options.eagle_dir = layer_of(layer);
+    check_draft_layer_over_ranks(config, options, lines);
+    options.num_threads = 1;
+    if (layer == "llama-gqa-3") check_draft_layer(*loaded(make_thread_ranks(4), config, options), lines);
   }
 }
 

@@ -3,7 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <string>
+#include <utility>
 
 #include "backend/cpu/cpu_backend.h"
 #include "model/config_loader.h"
@@ -30,6 +32,10 @@ TEST_CASE("heads give the published definition's best tokens and their probabili
   check_medusa_golden(*loaded(make_cpu_backend(), *config, medusa_golden_options()), 1e-4);
   for (const int32_t size : {2, 4})  // ranks
     check_medusa_golden(*loaded(make_thread_ranks(size), *config, medusa_golden_options()), 1e-4);
+  for (const auto& [tensor_size, num_stages, context_size] : {std::array{1, 2, 1}, {1, 1, 2}, {2, 2, 1}, {1, 2, 2}}) {
+    auto ranks = make_thread_ranks(tensor_size, num_stages, 0, nullptr, context_size);
+    check_medusa_golden(*loaded(std::move(ranks), *config, medusa_golden_options()), 1e-4);
+  }
 }
 
 TEST_CASE("heads are found with and without a name in front, as many as config.json says") {

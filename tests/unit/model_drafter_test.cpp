@@ -9,6 +9,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "tests/support/model_drafters.h"
+#include "tests/support/thread_ranks.h"
 
 namespace llmb::test {
 
@@ -151,6 +152,32 @@ TEST_CASE("the first layers draft over the target's keys and values: no byte dif
   CHECK(all.num_accepted == all.num_drafted);
   o.scheduler.num_blocks = 8;  // the target's sequences are preempted
   CHECK(check_same(expected, o, {.by = DraftBy::kLayers}).num_drafted > 0);
+}
+
+TEST_CASE("over stages and context ranks first layers and heads draft as on one rank: no byte differs") {
+  EngineJobOptions o = bundled_model();
+  const EngineJob plain(lines());
+  REQUIRE(plain.run(o).status.ok());
+  const std::string expected = plain.output();
+  o.load.num_threads = 1;
+  const DraftSetup setups[] = {{.by = DraftBy::kLayers, .num_layers = 1},
+                               {.by = DraftBy::kLayers, .num_layers = 3},
+                               {.by = DraftBy::kMedusa, .max_tokens = 8}};
+  std::vector<SpeculationMetrics::Kind> alone;
+  for (const DraftSetup& setup : setups) alone.push_back(check_same(expected, o, setup));
+  for (const auto& [num_stages, context_size] : {std::pair{2, 1}, {3, 1}, {1, 2}}) {
+    CAPTURE(num_stages);
+    o.make_backend = [num_stages = num_stages, context_size = context_size] {
+      return make_thread_ranks(1, num_stages, 0, nullptr, context_size);
+    };
+    for (size_t i = 0; i < alone.size(); ++i) {
+      const SpeculationMetrics::Kind drafts = check_same(expected, o, setups[i]);
+      CHECK(drafts.num_drafted == alone[i].num_drafted);
+      CHECK(drafts.num_accepted == alone[i].num_accepted);
+    }
+  }
+  CHECK(alone[1].num_accepted > 20);
+  CHECK(alone[2].num_accepted > 0);
 }
 
 TEST_CASE("heads change no byte, at any batch, and are right now and then") {

@@ -11,10 +11,10 @@
 #include "base/thread_pool.h"
 #include "model/config_loader.h"
 #include "tests/support/check_ok.h"
+#include "tests/support/draft_layer_ranks.h"
 #include "tests/support/draft_layer_trial.h"
 #include "tests/support/golden.h"
 #include "tests/support/plan_builder.h"
-#include "tests/support/thread_ranks.h"
 
 namespace llmb::test {
 
@@ -51,16 +51,11 @@ TEST_CASE("the layer behind the last one gives its definition's best tokens, one
   }
 }
 
-TEST_CASE("over tensor-parallel ranks the layer gives its definition's best tokens, too") {
+TEST_CASE("over ranks of every kind the layer gives its definition's best tokens, too") {
   for (const std::string& dir : mtp_models()) {
     CAPTURE(dir);
     const ModelConfig config = config_of(dir);
-    LoadOptions options = draft_layer_options(dir, 4);
-    options.num_threads = 1;
-    check_draft_layer(*loaded(make_thread_ranks(2), config, options), read_json_lines(dir + "/golden.jsonl"));
-    const RankPart stages = {.num_stages = 2}, context = {.context_size = 2};
-    for (const RankPart& grid : {stages, context})
-      CHECK(check_ranked_load(config, options, grid).code() == StatusCode::kUnsupported);
+    check_draft_layer_over_ranks(config, draft_layer_options(dir, 4), read_json_lines(dir + "/golden.jsonl"));
   }
 }
 

@@ -175,7 +175,7 @@ class CpuBackend final : public Backend {
     info_.max_best_tokens = INT32_MAX;
     info_.verifies_trees = options.verifies_trees && !config.has_states() && !divides_kv() && !is_int4;
     info_.copies_blocks = info_.scores_prompts = true;
-    info_.runs_first_layers = !has_stages() && !is_int4, info_.has_mtp = config.mtp.is_used;
+    info_.runs_first_layers = !is_int4, info_.has_mtp = config.mtp.is_used;
     info_.load_ms = clock.now_ms();
     if (!options.cpu.runs_in_wait) driver_ = std::thread([this] { drive(); });
     return {};
@@ -226,17 +226,7 @@ class CpuBackend final : public Backend {
   }
 
   // Ranks have equally many blocks and slots.
-  int32_t least_of_ranks(int32_t own) {
-    const std::vector<int32_t> all = of_ranks(own);
-    return *std::min_element(all.begin(), all.end());
-  }
-  template <typename T>
-  std::vector<T> of_ranks(T own) {
-    if (!ranks_) return {own};
-    std::vector<T> all(static_cast<size_t>(ranks_->all->size()));
-    ranks_->all->all_gather(&own, sizeof own, all.data());
-    return all;
-  }
+  int32_t least_of_ranks(int32_t own) { return std::ranges::min(of_all_ranks(ranks_.get(), own)); }
 
   // Sets what the process computes in; another backend in it that does not care keeps what it has.
   Status choose_arithmetic() {
@@ -270,7 +260,7 @@ class CpuBackend final : public Backend {
     if (!weights.ok()) return weights.status().with_context(options_.model_dir);
     LLMB_RETURN_IF_ERROR(add_eagle_layer(options_, config_, share_, *pool_, *ops_, &*weights));
     info_.weight_bytes = 0;
-    for (const int64_t bytes : of_ranks(weights->resident_bytes())) info_.weight_bytes += bytes;
+    for (const int64_t bytes : of_all_ranks(ranks_.get(), weights->resident_bytes())) info_.weight_bytes += bytes;
     // As many rows on all ranks, whose parts of the vocabulary differ.
     const int64_t logit_rows = std::max<int64_t>(1, kMaxLogitBytes / (int64_t{config_.vocab_size} * 4));
     transformer_.emplace(own_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
@@ -279,9 +269,9 @@ class CpuBackend final : public Backend {
     if (has_stages()) {
       link_.emplace(*ranks_);
       outputs_.emplace(*ranks_->all, ranks_->part.num_ranks() - ranks_->part.stage_size());
-      transformer_->be_stage(ranks_->part.is_first_stage(), ranks_->part.is_last_stage(), &*link_);
+      transformer_->be_stage(static_cast<int32_t>(share_->layers.begin), share_->draws, &*link_);
     }
-    LLMB_RETURN_IF_ERROR(add_pooling_head(options_, config_, files, *pool_, *ops_, &*transformer_));
+    LLMB_RETURN_IF_ERROR(add_pooling_head(options_, config_, share_, files, *pool_, *ops_, &*transformer_));
     return add_heads(options_, config_, share_, *ops_, &*transformer_, &info_);
   }
 
@@ -324,6 +314,15 @@ class CpuBackend final : public Backend {
     }
   }
 
+  // Heads and the layer behind the last one are the last stage's.
+  void run_layers(const StepPlan& plan) {
+    const bool is_behind_all = plan.is_mtp || !plan.hidden_rows.empty();
+    if (is_behind_all && is_early_stage()) return;
+    if (plan.is_mtp) transformer_->forward_mtp(plan.num_tokens(), plan.num_samples());
+    else if (is_behind_all) transformer_->forward_heads(plan.num_tokens(), plan.num_samples());
+    else transformer_->forward(ops_->num_rows(), plan.num_samples(), plan.num_layers);
+  }
+
   // The oldest step that is not done. `lock` is released while it runs.
   void run_next(std::unique_lock<std::mutex>& lock) {
     Step& step = steps_[num_done_ % kMaxAlternatingPlans];
@@ -339,9 +338,7 @@ class CpuBackend final : public Backend {
       }
       step.host_writes.run(ops_->host_kv(), ops_->states());
       ops_->begin_step(plan);
-      if (plan.is_mtp) transformer_->forward_mtp(plan.num_tokens(), plan.num_samples());
-      else if (!plan.hidden_rows.empty()) transformer_->forward_heads(plan.num_tokens(), plan.num_samples());
-      else transformer_->forward(ops_->num_rows(), plan.num_samples(), plan.num_layers);
+      run_layers(plan);
       if (is_early_stage()) {
         ops_->end_stage();
         return Status();

@@ -14,6 +14,7 @@ HiddenRows::HiddenRows(const KvLayout& layout)
 void HiddenRows::store(const float* x, const int32_t* slots, int64_t rows, ThreadPool& pool) {
   const int64_t width = layout_.hidden_size;
   pool.parallel_for(rows, [&](int64_t i, int) {
+    if (slots[i] < 0) return;
     const float* const from = x + i * width;
     if (!is_bf16()) {
       std::memcpy(row(slots[i]), from, static_cast<size_t>(width) * sizeof(float));

@@ -21,12 +21,13 @@ class HiddenRows {
   explicit HiddenRows(const KvLayout& layout);  // REQUIRES: layout.hidden_size > 0. Throws std::bad_alloc
 
   void store(const float* x,        // [rows, hidden_size]
-             const int32_t* slots,  // [rows]
+             const int32_t* slots,  // [rows]  -1: not here
              int64_t rows, ThreadPool& pool);
   void load(const int32_t* slots,  // [rows]  -1: zeros
             int64_t rows,
             float* out,  // [rows, hidden_size]
             ThreadPool& pool) const;
+  int64_t width() const { return layout_.hidden_size; }
   uint8_t* block(BlockId block) const { return row(int64_t{block} * layout_.block_size); }
   // To those of a layout that differs in num_blocks only, or within these.
   void copy_blocks_to(HiddenRows& other, std::span<const BlockCopy> copies, ThreadPool& pool);

@@ -63,11 +63,11 @@ Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& op
 
 KvLayout kv_of_rank(const ModelConfig& config, const KvLayout& whole, const RankPart& part) {
   const ModelShare share = share_of(config, part);
-  LayerGroups groups = part.num_stages == 1
-                           ? whole.groups  // also that of a layer behind the last one
-                           : groups_of_layers(whole.groups, share.layers.begin, share.layers.end);
-  KvLayout kv = make_kv_layout(config_of(config, share), whole.block_size / part.num_slices(), whole.dtype,
-                               std::move(groups));
+  const ModelConfig own = config_of(config, share);
+  const int64_t end = share.layers.begin + own.num_used_layers();  // behind that of a layer behind the last one
+  LayerGroups groups =
+      part.num_stages == 1 ? whole.groups : groups_of_layers(whole.groups, share.layers.begin, end);
+  KvLayout kv = make_kv_layout(own, whole.block_size / part.num_slices(), whole.dtype, std::move(groups));
   kv.num_blocks = whole.num_blocks;
   return kv;
 }

@@ -1,7 +1,8 @@
 #include "backend/cpu/kv_slices.h"
 
+#include <algorithm>
+
 #include "base/check.h"
-#include "core/rank_part.h"
 
 namespace llmb {
 
@@ -22,9 +23,7 @@ void KvSlices::begin_step(const StepPlan& plan, const ResolvedStep& step) {
     own.clear();
     for (int32_t row = 0; row < num_tokens; ++row) {
       const int32_t slot = step.slots[static_cast<size_t>(group) * num_tokens + row];
-      const int32_t block = slot / plan.block_size, offset = slot % plan.block_size;
-      const bool is_own = offset / kSliceTokens == ranks_.rank();
-      own.push_back(is_own ? block * kSliceTokens + offset % kSliceTokens : -1);
+      own.push_back(rank_of(slot) == ranks_.rank() ? own_slot(slot) : -1);
     }
   }
 }
@@ -43,6 +42,33 @@ float* KvSlices::queries(int64_t width) {
   const auto floats = static_cast<size_t>(plan_->num_tokens() * width);
   if (queries_.size() < floats) queries_.resize(floats);
   return queries_.data();
+}
+
+// In parts: each rank gives those of its slots, in the order of rows.
+void KvSlices::load_hidden(const HiddenRows& hidden, std::span<const int32_t> slots, const Range& wanted, float* out,
+                           ThreadPool& pool) {
+  const int64_t width = hidden.width(), num_rows = static_cast<int64_t>(slots.size());
+  const int64_t most = ranks_.room_bytes() / (width * int64_t{sizeof(float)});
+  for (int64_t at = 0; at < num_rows; at += most) {
+    const int64_t end = std::min(num_rows, at + most);
+    std::vector<int32_t> own;
+    for (int64_t row = at; row < end; ++row)
+      if (const int32_t slot = slots[static_cast<size_t>(row)]; slot >= 0 && rank_of(slot) == ranks_.rank())
+        own.push_back(own_slot(slot));
+    const auto num_own = static_cast<int64_t>(own.size());
+    hidden.load(own.data(), num_own, static_cast<float*>(ranks_.room(num_own * width * int64_t{sizeof(float)})), pool);
+    std::vector<const float*> next;
+    for (const void* const part : ranks_.share()) next.push_back(static_cast<const float*>(part));
+    for (int64_t row = at; row < end; ++row) {
+      const int32_t slot = slots[static_cast<size_t>(row)];
+      const float* const from = slot < 0 ? nullptr : next[static_cast<size_t>(rank_of(slot))];
+      if (slot >= 0) next[static_cast<size_t>(rank_of(slot))] += width;
+      if (!wanted.holds(row)) continue;
+      float* const to = out + (row - wanted.begin) * width;
+      if (from == nullptr) std::fill_n(to, width, 0.0f);
+      else std::copy_n(from, width, to);
+    }
+  }
 }
 
 }  // namespace llmb

@@ -4,9 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "backend/cpu/hidden_rows.h"
 #include "base/collectives.h"
+#include "base/thread_pool.h"
+#include "core/rank_part.h"
 #include "core/resolve_step.h"
 #include "core/step_plan.h"
 #include "kernels/cpu/paged_attention.h"
@@ -27,9 +31,21 @@ class KvSlices {
   cpu::AttentionBatch batch(int32_t layer_group) const;
   // Room for the queries of all rows of the step, in which ranks put each other's.
   float* queries(int64_t width);  // [num_tokens, width]
+  // Hidden states of the step's rows, from slots of whole blocks, which are some rank's: all ranks call it, each for the
+  // rows that it wants.
+  void load_hidden(const HiddenRows& hidden,        // of this rank's slices
+                   std::span<const int32_t> slots,  // [num_tokens]  of all rows; -1: zeros
+                   const Range& wanted,
+                   float* out,  // [wanted.count(), hidden.width()]
+                   ThreadPool& pool);
   Collectives& ranks() { return ranks_; }
 
  private:
+  int32_t rank_of(int32_t slot) const { return slot % plan_->block_size / kSliceTokens; }
+  int32_t own_slot(int32_t slot) const {  // of this rank's pool
+    return slot / plan_->block_size * kSliceTokens + slot % kSliceTokens;
+  }
+
   Collectives& ranks_;
   const StepPlan* plan_ = nullptr;
   const ResolvedStep* step_ = nullptr;

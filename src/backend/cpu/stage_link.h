@@ -1,4 +1,4 @@
-// The residual stream's way from rank to rank of neighbouring stages.
+// Streams' way from rank to rank of neighbouring stages.
 #pragma once
 
 #include "backend/ranks/rank_context.h"
@@ -10,11 +10,11 @@ namespace llmb {
 class CpuStageLink final : public StageLink {
  public:
   explicit CpuStageLink(RankContext& ranks) : ranks_(ranks) {}  // outlives this
-  void receive(Rows residual, int64_t rows) override {
-    ranks_.stages->receive(residual.data, bytes_of(residual, rows), ranks_.part.rank - ranks_.part.stage_size());
+  void receive(Rows stream, int64_t rows) override {
+    ranks_.stages->receive(stream.data, bytes_of(stream, rows), ranks_.part.rank - ranks_.part.stage_size());
   }
-  void send(Rows residual, int64_t rows) override {
-    ranks_.stages->send(residual.data, bytes_of(residual, rows), ranks_.part.rank + ranks_.part.stage_size());
+  void send(Rows stream, int64_t rows) override {
+    ranks_.stages->send(stream.data, bytes_of(stream, rows), ranks_.part.rank + ranks_.part.stage_size());
   }
 
  private:

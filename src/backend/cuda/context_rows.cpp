@@ -12,11 +12,11 @@ namespace llmb {
 
 namespace {
 
-// That ranks give each other at a time: a layer's keys and values, or of sampled rows the residual stream, or what
-// attention gives.
+// That ranks give each other at a time: a layer's keys and values, or the hidden states that a layer behind the last one
+// takes, or of sampled rows the residual stream, or what attention gives.
 int64_t most_bytes(const ModelConfig& own, const ContextRows::Limits& limits) {
-  int64_t widest = 0;
-  for (int32_t layer = 0; layer < own.num_hidden_layers; ++layer)
+  int64_t widest = own.mtp.is_used ? own.hidden_size : 0;
+  for (int32_t layer = 0; layer < own.num_used_layers(); ++layer)
     widest = std::max(widest, own.qkv_size_of(layer) - ContextRows::query_columns(own, layer));
   const int64_t sampled = std::max(own.hidden_size * int64_t{sizeof(float)}, own.mixed_size() * limits.number_bytes);
   return std::max(limits.max_num_tokens * widest * limits.number_bytes, limits.max_num_samples * sampled);

@@ -161,7 +161,6 @@ class CudaBackend final : public Backend {
     if (ranks_) info_.kv = kv_of_all_ranks(config_, options_, kv_dtype_, info_.kv.num_blocks);
     describe(config, options_, device_, dtype_, &info_);
     info_.max_plans_in_flight = max_plans_in_flight();
-    info_.runs_first_layers = !context_ || context_->part.num_stages == 1;
     info_.load_ms = clock.now_ms();
     return {};
   }
@@ -217,8 +216,8 @@ class CudaBackend final : public Backend {
     info_.weight_bytes = weights->resident_bytes();
     transformer_.emplace(own_, std::move(*weights), *ops_, options_.max_num_batched_tokens,
                          options_.max_num_samples(), max_logit_rows(config_, options_) * own_.vocab_size * 4);
-    if (context_) transformer_->be_stage(context_->part.is_first_stage(), context_->part.is_last_stage(), nullptr);
-    LLMB_RETURN_IF_ERROR(add_pooling_head(options_, config_, files, pool, *ops_, &*transformer_));
+    if (context_) transformer_->be_stage(static_cast<int32_t>(share_->layers.begin), share_->draws, nullptr);
+    LLMB_RETURN_IF_ERROR(add_pooling_head(options_, config_, share_, files, pool, *ops_, &*transformer_));
     LLMB_RETURN_IF_ERROR(add_heads(options_, config_, share_, *ops_, &*transformer_, &info_));
     ops_->end_of_weights();
     return {};
@@ -250,10 +249,7 @@ class CudaBackend final : public Backend {
   }
 
   int32_t num_groups() const { return ops_->kv_layout(0).groups.num_groups(); }
-  void set_kv_pool(int32_t num_blocks) {
-    ops_->set_kv_pool(num_blocks);
-    info_.kv = as_planned(ops_->kv_layout(num_blocks), options_);
-  }
+  void set_kv_pool(int32_t count) { ops_->set_kv_pool(count), info_.kv = as_planned(ops_->kv_layout(count), options_); }
 
   int64_t largest_bucket() const { return largest_graph(options_); }
   void record_graphs() {
@@ -274,7 +270,7 @@ class CudaBackend final : public Backend {
     ops_->resolve_step();
     ops_->set_tuning(true);
     transformer_->forward(rows, rows);
-    if (config_.mtp.is_used) transformer_->forward_mtp(rows, rows);
+    if (own_.mtp.is_used) transformer_->forward_mtp(rows, rows);
     ops_->set_tuning(false);
     stream_->synchronize();
   }
@@ -322,7 +318,9 @@ class CudaBackend final : public Backend {
                          ops_->adapter_use(plan), splits_.recorded(shape.second)};
     const bool is_tall = arrays.kind.is_tall && !ops_->stage().decode_kind().is_tall;
     const bool is_kept = !is_tall || num_recorded_drafts(options_) > 0;
-    const bool replay = is_recordable && arrays.parts.empty() && is_kept;
+    const bool is_behind_all = plan.is_mtp || !plan.hidden_rows.empty();
+    const bool is_elsewhere = is_behind_all && is_early_stage();
+    const bool replay = is_recordable && arrays.parts.empty() && is_kept && !is_elsewhere;
     if (replay && !graphs_.holds(step)) record(step);
     if (CudaAdapters* const adapters = ops_->adapters()) adapters->begin_step(plan, shape, replay);
     ops_->set_step(arrays, needs, max_top);
@@ -330,17 +328,19 @@ class CudaBackend final : public Backend {
     ops_->copy_blocks(plan);
     ops_->count_unseen_tokens(plan);
     if (ranks_) {
-      ranks_->receive(transformer_->residual(), shape.num_own());
+      if (!is_behind_all) ranks_->receive(transformer_->received(), shape.num_own());
       flight.begin.record(stream);
     }
-    if (!plan.hidden_rows.empty()) transformer_->forward_heads(shape.num_tokens, shape.num_samples);
+    if (is_elsewhere) {  // the last stage has it
+    } else if (!plan.hidden_rows.empty()) transformer_->forward_heads(shape.num_tokens, shape.num_samples);
     else if (replay) graphs_.launch(step, stream);
     else run(shape.num_own(), shape.num_samples, plan.num_layers, plan.is_mtp);
-    if (CudaPooling* const pooling = ops_->pooling()) pooling->download(queue.num_submitted, plan.num_samples());
+    CudaPooling* const pooling = ops_->pooling();
+    if (pooling != nullptr && !is_early_stage()) pooling->download(queue.num_submitted, plan.num_samples());
     else if (!is_early_stage()) download_sampled(*ops_, plan, needs.top_logprobs, flight.host.data<uint8_t>(), stream);
     download_tokens(plan, arrays.tokens, flight.tokens.data<TokenId>(), stream);
     flight.end.record(stream);
-    if (ranks_) ranks_->send(transformer_->residual(), shape.num_own());
+    if (ranks_ && !is_behind_all) ranks_->send(transformer_->sent(), shape.num_own());
     flight.sent.record(stream);
     flight.plan = &given;
     flight.work = splits_.submitted(plan, shape.second);

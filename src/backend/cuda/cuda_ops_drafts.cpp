@@ -39,22 +39,28 @@ void CudaOps::with_hidden(const Body& body) const {
   });
 }
 
+// Each of several ranks that share out rows stores the others', too.
 void CudaOps::store_hidden(Rows x, int64_t rows) {
-  with_hidden([&]<typename T, typename Stored>(T, Stored* pool) {
-    cuda::store_hidden(data<const T>(x), slots_of(config_.num_hidden_layers), rows, x.width, pool, stream_);
-  });
+  const auto store = [&](Rows from, int64_t first_row, int64_t count) {
+    with_hidden([&]<typename T, typename Stored>(T, Stored* pool) {
+      cuda::store_hidden(data<const T>(from), slots_of(config_.num_hidden_layers) + first_row, count, x.width, pool,
+                         stream_);
+    });
+  };
+  if (!step_.shape.is_shared_out()) return store(x, 0, rows);
+  store(context_rows()->share_columns(x, 0, step_.row_bounds), 0, step_.shape.num_tokens);
 }
 
 void CudaOps::previous_hidden(int64_t rows, Rows out) {
   const int32_t mtp = config_.num_hidden_layers;
   const cuda::PreviousRows step{static_cast<int32_t>(rows),
                                 options_.block_size,
-                                step_.rows,
+                                step_.rows + first_row_,
                                 step_.block_start,
                                 step_.block_ids + groups_.group(mtp),
                                 groups_.num_groups(),
-                                step_.positions,
-                                slots_of(mtp),
+                                step_.positions + first_row_,
+                                slots_of(mtp) + first_row_,
                                 step_.parent_rows};
   with_hidden([&]<typename T, typename Stored>(T, Stored* pool) {
     cuda::previous_hidden<Stored>(step, pool, out.width, data<float>(out), stream_);

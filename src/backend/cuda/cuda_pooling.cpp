@@ -34,7 +34,7 @@ CudaPooling::CudaPooling(const ModelConfig& config, const Pooling& pooling, DTyp
       ends_(limits.max_num_samples * int64_t{sizeof(int32_t)}),
       vectors_(limits.max_num_samples * width_ * int64_t{sizeof(float)}) {
   cuda::check(cudaMemsetAsync(types_.data(), 0, static_cast<size_t>(types_.bytes()), stream), "cudaMemsetAsync");
-  for (cuda::PinnedMemory& host : host_) host = cuda::PinnedMemory(vectors_.bytes());
+  for (int32_t i = 0; i < limits.max_plans_in_flight; ++i) host_.emplace_back(vectors_.bytes());
 }
 
 void CudaPooling::add_token_types(const LinearWeight& table, const StepArrays& step, int64_t rows, Rows residual) {
@@ -66,7 +66,7 @@ void CudaPooling::give_vectors(Rows x, int64_t num_samples) {
 void CudaPooling::download(int64_t flight, int64_t num_samples) {
   if (num_samples == 0) return;
   cuda::check(
-      cudaMemcpyAsync(host_[flight % kMaxPlansInFlight].data(), vectors_.data(),
+      cudaMemcpyAsync(host_[static_cast<size_t>(flight) % host_.size()].data(), vectors_.data(),
                       static_cast<size_t>(num_samples * width_) * sizeof(float), cudaMemcpyDeviceToHost, stream_),
       "cudaMemcpyAsync");
 }
@@ -81,7 +81,7 @@ void CudaPooling::stand_for_vectors(int64_t num_samples, SampledRows* rows) {
 }
 
 void CudaPooling::read(int64_t flight, int64_t num_samples, std::vector<float>* vectors) const {
-  const float* const from = host_[flight % kMaxPlansInFlight].data<float>();
+  const float* const from = host_[static_cast<size_t>(flight) % host_.size()].data<float>();
   vectors->assign(from, from + num_samples * width_);
 }
 

@@ -29,8 +29,8 @@ class CudaPooling {
   void pool_rows(const StepArrays& step, Rows x, PoolingKind kind, int64_t num_samples, Rows out);
   void give_vectors(Rows x, int64_t num_samples);
 
-  // Queues the copy of the vectors that the last step gave. At most kMaxPlansInFlight are on their way: `flight` counts
-  // modulo so many.
+  // Queues the copy of the vectors that the last step gave. At most limits.max_plans_in_flight are on their way: `flight`
+  // counts modulo so many.
   void download(int64_t flight, int64_t num_samples);
   // Those of the step that was downloaded so, when it has run.
   void read(int64_t flight, int64_t num_samples, std::vector<float>* vectors) const;
@@ -46,7 +46,7 @@ class CudaPooling {
   const cuda::DeviceMemory types_;              // [max_num_tokens]
   const cuda::DeviceMemory begins_, ends_;      // [max_num_samples]  rows of texts
   const cuda::DeviceMemory vectors_;            // [max_num_samples, width_] fp32
-  cuda::PinnedMemory host_[kMaxPlansInFlight];  // the same
+  std::vector<cuda::PinnedMemory> host_;        // [max_plans_in_flight] of the same
 };
 
 }  // namespace llmb

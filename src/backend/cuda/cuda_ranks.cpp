@@ -216,29 +216,29 @@ void CudaRanks::rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weigh
   });
 }
 
-Rows CudaRanks::rows_to_pass_on(Rows residual, int64_t* rows) const {
-  if (!divides_rows(*rows)) return residual;
-  const Range own = own_rows(*rows);
-  *rows = own.count();
-  return residual.from(own.begin);
+template <typename Body>
+void CudaRanks::for_each_passed_on(const std::vector<Rows>& streams, int64_t rows, const Body& body) const {
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const Range passed = i == 0 && divides_rows(rows) ? own_rows(rows) : Range{0, rows};
+    const int64_t bytes = passed.count() * streams[i].width * dtype_bytes(streams[i].dtype);
+    if (bytes > 0) body(streams[i].from(passed.begin).data, bytes);
+  }
 }
 
-void CudaRanks::receive(Rows residual, int64_t rows) {
+void CudaRanks::receive(const std::vector<Rows>& streams, int64_t rows) {
   const RankPart& part = context_->part;
   if (part.is_first_stage()) return;
-  residual = rows_to_pass_on(residual, &rows);
-  if (rows == 0) return;
-  stages_->receive(residual.data, rows * residual.width * dtype_bytes(residual.dtype), part.rank - part.stage_size(),
-                   stream_);
+  for_each_passed_on(streams, rows, [&](void* data, int64_t bytes) {
+    stages_->receive(data, bytes, part.rank - part.stage_size(), stream_);
+  });
 }
 
-void CudaRanks::send(Rows residual, int64_t rows) {
+void CudaRanks::send(const std::vector<Rows>& streams, int64_t rows) {
   const RankPart& part = context_->part;
   if (part.is_last_stage()) return;
-  residual = rows_to_pass_on(residual, &rows);
-  if (rows == 0) return;
-  stages_->send(residual.data, rows * residual.width * dtype_bytes(residual.dtype), part.rank + part.stage_size(),
-                stream_);
+  for_each_passed_on(streams, rows, [&](const void* data, int64_t bytes) {
+    stages_->send(data, bytes, part.rank + part.stage_size(), stream_);
+  });
 }
 
 }  // namespace llmb

@@ -79,9 +79,9 @@ class CudaRanks {
   void rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows);
 
   // From the rank in this one's place in the stage before, and to that in the next stage; nothing where there is none.
-  // Where rows are divided, this rank's rows alone.
-  void receive(Rows residual, int64_t rows);
-  void send(Rows residual, int64_t rows);
+  // Of the first stream, the residual's, this rank's rows alone where rows are divided.
+  void receive(const std::vector<Rows>& streams, int64_t rows);
+  void send(const std::vector<Rows>& streams, int64_t rows);
 
  private:
   CudaRanks(std::shared_ptr<RankContext> context, const ModelConfig& whole, const CudaRanksLimits& limits,
@@ -94,7 +94,9 @@ class CudaRanks {
   void sum_in_order(T* x, int64_t count);
   template <typename T>
   void sum_own_in_order(T* x, int64_t width, int64_t rows);
-  Rows rows_to_pass_on(Rows residual, int64_t* rows) const;
+  // Calls body(data, bytes) for what passes from stage to stage.
+  template <typename Body>
+  void for_each_passed_on(const std::vector<Rows>& streams, int64_t rows, const Body& body) const;
 
   const std::shared_ptr<RankContext> context_;
   const ModelShare share_;

@@ -40,7 +40,7 @@ CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, co
   o.limits.max_plans_in_flight = max_plans_in_flight;
   o.groups = layer_groups(config, options);
   if (own_layers.count() < config.num_hidden_layers)
-    o.groups = groups_of_layers(o.groups, own_layers.begin, own_layers.end);
+    o.groups = groups_of_layers(o.groups, own_layers.begin, own_layers.begin + own.num_used_layers());
   o.limits.num_layer_groups = o.groups.num_groups();
   o.block_size = options.block_size / num_slices;
   o.num_slices = num_slices;

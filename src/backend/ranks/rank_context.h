@@ -23,6 +23,15 @@ struct RankContext {
   std::unique_ptr<Collectives> context;  // of those with other rows and the same part of the model: likewise
 };
 
+// Each rank's `own`, while all load. null: there is one.
+template <typename T>
+std::vector<T> of_all_ranks(const RankContext* context, T own) {
+  if (context == nullptr) return {own};
+  std::vector<T> all(static_cast<size_t>(context->all->size()));
+  context->all->all_gather(&own, sizeof own, all.data());
+  return all;
+}
+
 // A step threw it: a rank's error keeps its kind.
 inline Status status_of_error(const std::exception& e) {
   const auto* const of_rank = dynamic_cast<const RankError*>(&e);

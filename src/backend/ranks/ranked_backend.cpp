@@ -99,7 +99,7 @@ class FirstRank final : public RankedBackend {
   }
 
   Status load(const ModelConfig& config, const LoadOptions& options) override {
-    LLMB_RETURN_IF_ERROR(check_ranked_load(config, options, context_->part));
+    LLMB_RETURN_IF_ERROR(check_ranked_load(config, context_->part));
     Status status = peers_->begin_load(config, options);
     if (status.ok()) status = local_->load(config, options);
     if (!status.ok()) {
@@ -111,6 +111,9 @@ class FirstRank final : public RankedBackend {
     LLMB_RETURN_IF_ERROR(status_of_call([&] { blocks_ = agree_on_blocks(*context_, local_->info()); }));
     info_ = local_->info();
     info_.block_bytes = blocks_.all().block, info_.state_bytes = blocks_.all().state;
+    // Where the model drafts for itself it is asked with nothing in flight: stages work at one plan at a time.
+    const bool drafts = options.drafting_layers > 0 || !options.heads_dir.empty() || config.mtp.is_used;
+    if (context_->part.num_stages > 1 && drafts) info_.max_plans_in_flight = 1;
     info_.device = std::to_string(context_->part.num_ranks()) + " ranks of " + info_.device;
     return {};
   }
@@ -197,18 +200,11 @@ class FirstRank final : public RankedBackend {
 
 }  // namespace
 
-Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, const RankPart& grid) {
+Status check_ranked_load(const ModelConfig& config, const RankPart& grid) {
   LLMB_RETURN_IF_ERROR(check_ranks(config, grid.tensor_size, grid.num_stages, grid.context_size));
-  const auto refused = [](const char* what) { return unsupported(std::string(what) + ": not over several ranks yet"); };
-  const bool is_tensor_parallel_only = grid.num_stages * grid.context_size == 1;
-  const char* const behind_all = options.pooling              ? "vectors and scores of texts"
-                                 : !options.heads_dir.empty() ? "heads that draft (medusa)"
-                                 : config.mtp.is_used ? "a layer behind the last one that drafts (mtp, eagle)"
-                                                      : nullptr;
-  if (behind_all != nullptr && !is_tensor_parallel_only)
-    return unsupported(std::string(behind_all) + ": not over stages or context ranks yet; use --tensor-parallel-size");
-  if (options.drafting_layers > 0 && grid.num_stages > 1) return refused("the model's first layers that draft");
-  return {};
+  if (!config.is_encoder || !grid.divides_kv) return {};
+  return unsupported("model_type \"" + config.model_type + "\" is an encoder, whose keys and values ranks do not divide "
+                     "yet; use --prefill-context-parallel-size");
 }
 
 std::unique_ptr<RankedBackend> make_ranked_backend(std::unique_ptr<Backend> local, std::shared_ptr<RankContext> context,

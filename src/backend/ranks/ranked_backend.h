@@ -29,8 +29,8 @@ class RankedBackend : public Backend {
   virtual RankTimes times() const = 0;
 };
 
-// kUnsupported, by name: what ranks do not divide yet, of the model or of the options.
-Status check_ranked_load(const ModelConfig& config, const LoadOptions& options, const RankPart& grid);
+// kUnsupported, by name: what ranks do not divide yet.
+Status check_ranked_load(const ModelConfig& config, const RankPart& grid);
 
 // local: rank 0's part of the work, made with the same context. patience_ms: how long a step may take (0: any time).
 // A rank that fails, dies or hangs ends what is in flight with kDeviceError, or the error that it met.
