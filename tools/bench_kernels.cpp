@@ -133,18 +133,30 @@ void row_cases(CpuBench& bench, const Shape& s, int64_t rows) {
   }
 }
 
+// Sums of twelve uniform numbers, of such a deviation.
+std::vector<float> make_normal(int64_t n, uint32_t seed, float deviation) {
+  std::vector<float> sums(static_cast<size_t>(n));
+  for (uint32_t i = 0; i < 12; ++i) {
+    const std::vector<float> part = make_floats(n, seed * 12 + i, deviation / 2);
+    for (size_t j = 0; j < sums.size(); ++j) sums[j] += part[j];
+  }
+  return sums;
+}
+
 void sample_cases(CpuBench& bench, const Shape& s) {
   struct Kind {
     const char* name;
     float temperature, top_p;
     int32_t top_k, num_logprobs, masked = 0;  // masked: one token in so many is allowed; 0: no mask
+    bool is_normal = false;  // logits are normal, of deviation 3, about as a model's; else uniform
   };
   for (const Kind& kind :
        {Kind{"greedy", 0, 1, 0, -1}, Kind{"temperature", 1, 1, 0, -1}, Kind{"top-p 0.9", 1, 0.9f, 0, -1},
-        Kind{"top-k 50", 1, 1, 50, -1}, Kind{"greedy, 5 logprobs", 0, 1, 0, 5},
+        Kind{"top-p 0.9, normal logits", 1, 0.9f, 0, -1, 0, true}, Kind{"top-k 50", 1, 1, 50, -1}, Kind{"greedy, 5 logprobs", 0, 1, 0, 5},
         Kind{"temperature, half allowed", 1, 1, 0, -1, 2}, Kind{"temperature, 1 % allowed", 1, 1, 0, -1, 100}}) {
     for (const int64_t rows : {1, 64}) {
-      const std::vector<float> logits = make_floats(rows * s.vocab, 8, 12);
+      const std::vector<float> logits =
+          kind.is_normal ? make_normal(rows * s.vocab, 8, 3) : make_floats(rows * s.vocab, 8, 12);
       std::vector<float> work(logits.size());
       std::vector<SampleRow> sample_rows;
       std::vector<uint32_t> mask;

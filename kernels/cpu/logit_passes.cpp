@@ -46,6 +46,10 @@ struct RunningScan {
       return hn::MulAdd(hn::IfThenElse(hn::Lt(a, lowest), lowest, a), hn::Zero(D()), p);
     });
   }
+  HWY_INLINE void join(const RunningScan& other) {
+    max = map16(max, other.max, [](V a, V b) HWY_ATTR { return hn::Max(a, b); });
+    poison = map16(poison, other.poison, [](V a, V b) HWY_ATTR { return hn::Add(a, b); });
+  }
   HWY_INLINE LogitScan result() const {
     LogitScan scan;
     scan.is_finite = sum16(poison) == 0;
@@ -55,8 +59,15 @@ struct RunningScan {
 };
 
 LogitScan scan_logits_impl(const float* logits, int64_t n) {
-  RunningScan scan{set16(-HUGE_VALF), set16(0)};
-  for_each16(logits, n, -HUGE_VALF, [&](int64_t, const V16& x) HWY_ATTR { scan.add(x); });
+  // Two at a time, so that one's multiply-adds do not wait for the other's.
+  RunningScan scan{set16(-HUGE_VALF), set16(0)}, other = scan;
+  const int64_t pairs = n - n % (2 * kLogicalLanes);
+  for (int64_t i = 0; i < pairs; i += 2 * kLogicalLanes) {
+    scan.add(load16(logits + i));
+    other.add(load16(logits + i + kLogicalLanes));
+  }
+  for_each16(logits + pairs, n - pairs, -HUGE_VALF, [&](int64_t, const V16& x) HWY_ATTR { scan.add(x); });
+  scan.join(other);
   return scan.result();
 }
 
@@ -165,6 +176,27 @@ UpperTail upper_tail_impl(const float* values, int64_t n, float threshold) {
   return tail;
 }
 
+void list_at_least_impl(const float* values, int64_t n, float threshold, float* listed, int32_t* ids) {
+  const D d;
+  const DI di;
+  const V limit = hn::Set(d, threshold);
+  static_assert(kLanes <= kListSlack);
+  int64_t i = 0;
+  size_t count = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const V x = hn::LoadU(d, values + i);
+    const auto kept = hn::Ge(x, limit);
+    hn::StoreU(hn::Compress(hn::Iota(di, static_cast<int32_t>(i)), hn::RebindMask(di, kept)), di, ids + count);
+    hn::StoreU(hn::Compress(x, kept), d, listed + count);
+    count += hn::CountTrue(d, kept);
+  }
+  for (; i < n; ++i) {
+    if (!(values[i] >= threshold)) continue;
+    listed[count] = values[i];
+    ids[count++] = static_cast<int32_t>(i);
+  }
+}
+
 double block_sums_impl(const float* values, int64_t n, double* sums) {
   const hn::CappedTag<double, 8> d64;
   const hn::Rebind<float, decltype(d64)> d32;
@@ -203,6 +235,7 @@ HWY_EXPORT(block_maxima_impl);
 HWY_EXPORT(exp_weights_impl);
 HWY_EXPORT(replace_after_impl);
 HWY_EXPORT(upper_tail_impl);
+HWY_EXPORT(list_at_least_impl);
 HWY_EXPORT(block_sums_impl);
 
 LogitScan scan_logits(const float* logits, int64_t n) { return HWY_DYNAMIC_DISPATCH(scan_logits_impl)(logits, n); }
@@ -223,6 +256,9 @@ void replace_after(const Cut& cut, float replacement, int64_t n, float* values) 
 }
 UpperTail upper_tail(const float* values, int64_t n, float threshold) {
   return HWY_DYNAMIC_DISPATCH(upper_tail_impl)(values, n, threshold);
+}
+void list_at_least(const float* values, int64_t n, float threshold, float* listed, int32_t* ids) {
+  HWY_DYNAMIC_DISPATCH(list_at_least_impl)(values, n, threshold, listed, ids);
 }
 double block_sums(const float* values, int64_t n, double* sums) {
   return HWY_DYNAMIC_DISPATCH(block_sums_impl)(values, n, sums);

@@ -56,6 +56,12 @@ struct UpperTail {
 UpperTail upper_tail(const float* values,  // [n]
                      int64_t n, float threshold);
 
+// Lists the values that are at least `threshold`, and their ids, in order. REQUIRES: room for kListSlack more than there
+// are in either list.
+constexpr int64_t kListSlack = 16;
+void list_at_least(const float* values,  // [n]
+                   int64_t n, float threshold, float* listed, int32_t* ids);
+
 // Sums of consecutive blocks of kSumBlock values, in double. Returns the sum of the blocks in order.
 constexpr int64_t kSumBlock = 1024;
 double block_sums(const float* values,  // [n]

@@ -27,11 +27,13 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // A mask that allows fewer tokens than this share of the vocabulary leaves few.
 constexpr int64_t kFewShare = 16;
+// Of a whole row, as few as this share are listed: a pass over the list is faster than one over the row only below that.
+constexpr int64_t kListShare = 32;
 
 // Memory of one thread, kept between rows and steps.
 struct RowScratch {
   std::vector<float> values;    // a copy of the row, where the raw one is still wanted
-  std::vector<TokenId> tokens;  // the few that a mask allows,
+  std::vector<TokenId> tokens;  // the few that a mask or top-p leaves,
   std::vector<float> few;       // and their values
   BestLogits best;
   std::vector<double> sums;  // of blocks
@@ -62,8 +64,17 @@ struct Choices {
   }
 };
 
-// The shortest prefix whose weights reach top_p of their total.
-Cut nucleus(const Choices& weights, float top_p, RowScratch& s) {
+// The `count` weights of a whole row that are at least `least`.
+Choices at_least(const Choices& weights, float least, int64_t count, RowScratch& s) {
+  s.few.resize(static_cast<size_t>(count + kListSlack));
+  s.tokens.resize(s.few.size());
+  list_at_least(weights.values, weights.size, least, s.few.data(), s.tokens.data());
+  return {s.few.data(), count, weights.vocab, std::span(s.tokens).first(static_cast<size_t>(count))};
+}
+
+// The shortest prefix whose weights reach top_p of their total. Where that leaves few of a whole row, `weights` become
+// these few; sums over them have the bits of sums over the row.
+Cut nucleus(Choices& weights, float top_p, RowScratch& s) {
   constexpr int64_t kFew = 256;
   s.sums.resize(ceil_div(weights.vocab, kSumBlock));
   const double total = weights.block_sums(s.sums.data());
@@ -75,11 +86,17 @@ Cut nucleus(const Choices& weights, float top_p, RowScratch& s) {
   uint32_t high = std::bit_cast<uint32_t>(1.0f) + 1;
   UpperTail at_low = weights.upper_tail(std::bit_cast<float>(low)), at_high;
   const double wanted = top_p * total;
+  const auto narrow = [&] {
+    if (weights.is_whole() && at_low.count < weights.vocab / kListShare)
+      weights = at_least(weights, std::bit_cast<float>(low), at_low.count, s);
+  };
+  narrow();
   while (at_low.count - at_high.count > kFew && high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
     const UpperTail tail = weights.upper_tail(std::bit_cast<float>(middle));
     (tail.sum >= wanted ? low : high) = middle;
     (tail.sum >= wanted ? at_low : at_high) = tail;
+    narrow();
   }
   s.best.candidates.clear();
   collect(weights.values, 0, weights.size, std::bit_cast<float>(low), std::bit_cast<float>(high), s.best.candidates);
@@ -111,7 +128,7 @@ TokenId draw(const Choices& weights, float u, RowScratch& s) {
 }
 
 // Clobbers the values (logits after bias and penalties, the best of them `max`).
-TokenId draw_token(const Choices& choices, float max, const SampleRow& row, RowScratch& s) {
+TokenId draw_token(Choices choices, float max, const SampleRow& row, RowScratch& s) {
   float* const values = choices.values;
   if (row.top_k > 0 && row.top_k < choices.size) {
     s.best.select(values, choices.size, row.top_k);
@@ -120,7 +137,10 @@ TokenId draw_token(const Choices& choices, float max, const SampleRow& row, RowS
   exp_weights(values, choices.size, max, row.temperature, values);
   if (row.min_p > 0)
     replace_after({std::min(row.min_p, 1.0f), std::numeric_limits<int32_t>::max()}, 0, choices.size, values);
-  if (row.top_p < 1) replace_after(nucleus(choices, row.top_p, s), 0, choices.size, values);
+  if (row.top_p < 1) {
+    const Cut last = nucleus(choices, row.top_p, s);
+    replace_after(last, 0, choices.size, choices.values);
+  }
   return draw(choices, sampling_uniform(row.rng, row.choice, row.position), s);
 }
 

@@ -91,6 +91,28 @@ TEST_CASE("block_maxima and block_sums cover every value once") {
   });
 }
 
+TEST_CASE("list_at_least lists what is at or above the threshold, in order, within its room") {
+  for_each_size([](int64_t n, const std::vector<float>& v) {
+    for (const float threshold : {-kInf, -1.0f, v[0], v[n / 2], 3.0f, kInf}) {
+      std::vector<float> expected;
+      std::vector<int32_t> expected_ids;
+      for (int64_t i = 0; i < n; ++i) {
+        if (!(v[i] >= threshold)) continue;
+        expected.push_back(v[i]);
+        expected_ids.push_back(static_cast<int32_t>(i));
+      }
+      const size_t count = expected.size(), room = count + kListSlack;
+      std::vector<float> listed(room + 1, -77);
+      std::vector<int32_t> ids(room + 1, -77);
+      list_at_least(v.data(), n, threshold, listed.data(), ids.data());
+      CHECK(std::vector(listed.begin(), listed.begin() + static_cast<int64_t>(count)) == expected);
+      CHECK(std::vector(ids.begin(), ids.begin() + static_cast<int64_t>(count)) == expected_ids);
+      CHECK(listed.back() == -77);
+      CHECK(ids.back() == -77);
+    }
+  });
+}
+
 TEST_CASE("upper_tail counts and sums what is at or above the threshold") {
   for_each_size([](int64_t n, const std::vector<float>& v) {
     for (const float threshold : {-kInf, -1.0f, v[0], v[n / 2], 3.0f, kInf}) {

@@ -204,7 +204,7 @@ TEST_CASE("top-k and top-p keep exactly the prefix of (value, id): sizes and tie
 TEST_CASE("top-k and top-p agree with sorting on large random vocabularies") {
   for (const int64_t vocab : {1000, 151936}) {
     const std::vector<float> logits = random_normal(vocab, 8, 2);
-    for (const int32_t top_k : {1, 2, 50, 999}) {
+    for (const int32_t top_k : {0, 1, 2, 50, 999}) {
       for (const float top_p : {0.3f, 0.97f}) {
         const std::vector<double> p = exact_distribution(logits, params(1, top_k, top_p));
         SampleRow row = params(1, top_k, top_p);
