@@ -137,6 +137,13 @@ void block_maxima_impl(const float* values, int64_t n, float* maxima) {
 
 void exp_weights_impl(const float* logits, int64_t n, float max, float temperature, float* weights) {
   const V m = hn::Set(D(), max), t = hn::Set(D(), temperature);
+  // Divisions take longer than all else. By a power of two, a product with its inverse is the same.
+  const float inverse = 1 / temperature;
+  int exponent;
+  if (std::frexp(temperature, &exponent) == 0.5f && std::isfinite(inverse)) {
+    const V factor = hn::Set(D(), inverse);
+    return transform16(logits, n, weights, [=](V x) HWY_ATTR { return exp_v(hn::Mul(hn::Sub(x, m), factor)); });
+  }
   transform16(logits, n, weights, [m, t](V x) HWY_ATTR { return exp_v(hn::Div(hn::Sub(x, m), t)); });
 }
 
