@@ -75,7 +75,7 @@ Int8Out int8_out(const LinearTask& t, int64_t row) {
 }
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-template <int kRows, int kVecs>
+template <int kRows, int kVecs, int kNextLevel>
 LLMB_VNNI HWY_INLINE void vnni_tile(const Int8Block& block, const uint8_t* x, int64_t x_stride, int64_t column,
                                     const Int8Out* out, FetchAhead& fetch, int32_t* sums) {
   FetchAhead ahead = fetch;
@@ -87,7 +87,7 @@ LLMB_VNNI HWY_INLINE void vnni_tile(const Int8Block& block, const uint8_t* x, in
   const uint8_t* panel = block.panel + column * 4;
   const uint8_t* x3 = x + 3 * x_stride;
   for (const uint8_t* end = x + block.num_words * 4; x < end; x += 4, x3 += 4, panel += kInt8Width * 4) {
-    ahead.turn<kVecs * 64, false>(panel);
+    ahead.turn<kVecs * 64, false, kNextLevel>(panel);
     __m512i b[kVecs];
     LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] = _mm512_loadu_si512(panel + c * 64);
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -117,12 +117,12 @@ LLMB_VNNI HWY_INLINE void vnni_tile(const Int8Block& block, const uint8_t* x, in
   }
 }
 
-// All columns of a task.
-template <int kRows>
+// All columns of a task. kNextLevel: of the cache into which the next block comes.
+template <int kRows, int kNextLevel>
 LLMB_VNNI void vnni_rows(const LinearTask& t, const Int8Block& block, const uint8_t* x, int64_t x_stride,
                          const Int8Out* out, FetchAhead& ahead, int32_t* sums) {
-  if (t.column_end - t.column_begin == 64) vnni_tile<kRows, 4>(block, x, x_stride, 0, out, ahead, sums);
-  else vnni_tile<kRows, 2>(block, x, x_stride, t.column_begin, out, ahead, sums);
+  if (t.column_end - t.column_begin == 64) vnni_tile<kRows, 4, kNextLevel>(block, x, x_stride, 0, out, ahead, sums);
+  else vnni_tile<kRows, 2, kNextLevel>(block, x, x_stride, t.column_begin, out, ahead, sums);
 }
 #endif
 
@@ -302,7 +302,10 @@ void int8_linear_task_target(const LinearTask& t) {
   const bool is_whole = t.panel * kInt8Width + t.column_end <= t.weight->out_features();
   const bool is_written_by_tiles = HWY_TARGET <= HWY_AVX3 && has_vnni() && is_whole;
   HWY_ALIGN uint32_t words[kMaxInt8BlockWords][kInt8Width];  // of w4a8
-  int64_t block_words = ceil_div(num_words, ceil_div(num_words, int8_block_words(cache_sizes())));
+  const bool is_near = fetches_near() && HWY_TARGET <= HWY_AVX3 && has_vnni() && !is_w4a8;
+  const CacheSizes caches = cache_sizes();
+  const int64_t most_words = is_near && num_tiles == 2 ? int8_pair_words(caches) : int8_block_words(caches);
+  int64_t block_words = ceil_div(num_words, ceil_div(num_words, most_words));
   if (is_w4a8) block_words = num_tiles == 1 ? kLoneW4A8Words : ceil_div(block_words, kGroupWords) * kGroupWords;
   const int64_t word_bytes = is_w4a8 ? kNumberGroupBytes / kGroupWords : kWordBytes;
   for (int64_t word = 0; word < num_words; word += block_words) {
@@ -322,8 +325,10 @@ void int8_linear_task_target(const LinearTask& t) {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
       if (has_vnni()) {
         const Int8Out out = int8_out(t, row);
-        return vnni_rows<kRows>(t, block, x, stride, is_written_by_tiles && end == num_words ? &out : nullptr, ahead,
-                                to);
+        const Int8Out* const written = is_written_by_tiles && is_last ? &out : nullptr;
+        if (is_near) vnni_rows<kRows, 1>(t, block, x, stride, written, ahead, to);
+        else vnni_rows<kRows, 2>(t, block, x, stride, written, ahead, to);
+        return;
       }
 #endif
       plain_rows<kRows>(t, block, x, stride, ahead, to);

@@ -44,6 +44,13 @@ constexpr int64_t kMaxInt8BlockWords = 160, kMaxBf16BlockWords = 96;
 constexpr int64_t int8_block_words(const CacheSizes& caches) {
   return std::clamp<int64_t>(caches.first_level * 5 / 6 / (64 * 4), 16, kMaxInt8BlockWords);
 }
+// int8 words of a block that two tiles share, where fetches_near(): three eighths of the first-level cache, into which the
+// next block comes. Steps of 8 rows over SmolLM2-135M's weights take one thread of an EPYC of family 26 0.77 of the time
+// that they take with five sixths and the next block in the second level; of more tiles 0.93 to 0.97 without shorter
+// blocks (2026-11-28).
+constexpr int64_t int8_pair_words(const CacheSizes& caches) {
+  return std::clamp<int64_t>(caches.first_level * 3 / 8 / (64 * 4), 16, kMaxInt8BlockWords);
+}
 // Words of w4a8 that a lone tile makes at a time: few, so that memory works while they are multiplied. On an EPYC of family
 // 26 one row took 0.77 of the time that it takes with 160, and with 8 or 16 up to a sixth more than with 32 (2026-11-28).
 constexpr int64_t kLoneW4A8Words = 32;
@@ -86,14 +93,22 @@ constexpr int64_t kPackBlockK = 64, kQuantizeBlockK = 256, kInterleaveBlockWords
 constexpr int64_t fetch_turns_ahead(int64_t bytes, bool is_far) {
   return (bytes > 128 ? 12 : 24) * (is_far ? 8 : 3) / 3;
 }
-// Asks for a lone row's panels of blocks of few bits and of w4a8, line by line as they are read: on AMD's processors
-// into the first-level cache, elsewhere into the second. On an EPYC of family 26 requests for the second level cost up
-// to a quarter of the rate even from caches, and with fp32 numbers of Q8_0 12 KiB ahead gave 38 GB/s where 4 gave 27
-// and 8 gave 34 (2026-11-28); not tried elsewhere.
+// Whether weights of products are asked for into the first-level cache, as measured on AMD's processors: there requests for
+// the second level cost up to a quarter of the rate even from caches.
+inline bool fetches_near() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
+}
+// Asks for a lone row's panels of blocks of few bits and of w4a8, line by line as they are read: where
+// fetches_near() into the first-level cache, elsewhere into the second. On an EPYC of family 26 with fp32 numbers of Q8_0
+// 12 KiB ahead gave 38 GB/s where 4 gave 27 and 8 gave 34 (2026-11-28); not tried elsewhere.
 class RowFetch {
  public:
   // begin: where reading begins. Lines up to there and for the distance behind were asked for with what lies in front.
-  explicit RowFetch(const uint8_t* begin) : is_near_(is_amd()), distance_(is_near_ ? 12288 : 8192) {
+  explicit RowFetch(const uint8_t* begin) : is_near_(fetches_near()), distance_(is_near_ ? 12288 : 8192) {
     at_ = begin + distance_;
   }
   // Asks for what lies the distance behind `reading`, and for all lines before it.
@@ -105,13 +120,6 @@ class RowFetch {
   }
 
  private:
-  static bool is_amd() {
-#if defined(__x86_64__)
-    return __builtin_cpu_is("amd");
-#else
-    return false;
-#endif
-  }
   bool is_near_;
   int64_t distance_;
   const uint8_t* at_;

@@ -60,7 +60,10 @@ TEST_CASE("blocks are as fitted with the fitted caches and larger ones, and smal
   CHECK(max_item_rows(kSmall) == 108);
 }
 
-TEST_CASE("blocks of bf16 are shorter where few tiles share them") {
+TEST_CASE("blocks of bf16 and int8 are shorter where few tiles share them") {
+  CHECK(int8_pair_words(kFittedCaches) == 72);
+  CHECK(int8_pair_words(kSmall) == 16);
+  CHECK(int8_pair_words(kLarge) == 160);
   CHECK(bf16_block_words(kFittedCaches, 2) == 48);
   CHECK(bf16_block_words(kFittedCaches, 3) == 72);
 }
