@@ -27,7 +27,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // A mask that allows fewer tokens than this share of the vocabulary leaves few.
 constexpr int64_t kFewShare = 16;
-// Of a whole row, as few as this share are listed: a pass over the list is faster than one over the row only below that.
+// A whole row is listed where fewer than this share of it are left: only then a pass over the list is the faster one.
 constexpr int64_t kListShare = 32;
 
 // Memory of one thread, kept between rows and steps.
