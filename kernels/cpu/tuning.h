@@ -45,9 +45,9 @@ constexpr int64_t int8_block_words(const CacheSizes& caches) {
   return std::clamp<int64_t>(caches.first_level * 5 / 6 / (64 * 4), 16, kMaxInt8BlockWords);
 }
 // int8 words of a block that two tiles share, where fetches_near(): three eighths of the first-level cache, into which the
-// next block comes. Steps of 8 rows over SmolLM2-135M's weights take one thread of an EPYC of family 26 0.77 of the time
-// that they take with five sixths and the next block in the second level; of more tiles 0.93 to 0.97 without shorter
-// blocks (2026-11-28).
+// next block comes. Steps of 8 rows over SmolLM2-135M's weights take one thread of an EPYC of family 26 0.85 of the time
+// that they take with five sixths and the next block in the second level; those of 64 rows, in blocks as before, 0.97 to
+// 1.01 (2026-11-28).
 constexpr int64_t int8_pair_words(const CacheSizes& caches) {
   return std::clamp<int64_t>(caches.first_level * 3 / 8 / (64 * 4), 16, kMaxInt8BlockWords);
 }
