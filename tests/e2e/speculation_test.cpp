@@ -106,7 +106,10 @@ TEST_CASE("lookup guesses on the CPU unless it is told not to; where nothing com
 }
 
 TEST_CASE("the run's metrics add up to the records', by drafter, with the time saved as predicted and as measured") {
-  for (const std::string workers : {"1", "2"}) {
+  std::map<std::string, int64_t> accepted;  // who drafts, and so who is right, goes by the clock: in some run each is
+  const auto is_seen = [&] { return accepted["lookup"] > 0 && accepted["draft"] > 0; };
+  for (int run_number = 0; run_number < 2 || (run_number < 10 && !is_seen()); ++run_number) {
+    const std::string workers = run_number % 2 == 0 ? "1" : "2";
     const TemporaryDirectory dir;
     const ProcessResult result = run_process({kProgram, "-m", kModel, "--speculative", "lookup," + kDraft, "--max-num-seqs",
                                               "1", "--workers", workers, "--metrics", dir.file("metrics.jsonl")}, lines());
@@ -130,13 +133,14 @@ TEST_CASE("the run's metrics add up to the records', by drafter, with the time s
     for (const char* name : {"lookup", "draft"}) {
       for (const char* count : {"drafted_tokens", "accepted_tokens", "steps"})
         CHECK(sums[name][count] == run["speculation"][name][count].get<int64_t>());
-      CHECK(sums[name]["accepted_tokens"] > 0);
+      accepted[name] += sums[name]["accepted_tokens"];
     }
     CHECK(run["speculation_steps"].get<int64_t>() > 0);
     CHECK(run["speculation_tokens_per_step"].get<double>() >= 1);
     CHECK(run["speculation_saved_s"].is_number());
     CHECK(run["speculation_predicted_saved_s"].is_number());
   }
+  CHECK(is_seen());
 }
 
 TEST_CASE("a job that is killed again and again, each time continued with another drafter") {
