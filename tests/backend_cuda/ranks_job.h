@@ -42,10 +42,22 @@ inline LoadOptions options_for(const std::string& dir, const ModelConfig& config
   return o;
 }
 
-// Greedy and sampled rows.
-inline std::vector<GenerateRequest> requests_for(const ModelConfig& config, int32_t num_tokens = 3) {
+// Ranks that share out rows, of which those of a stage have parts of each layer; with delays by the seed.
+inline ForkedRanksOptions row_ranks(int32_t context_size, int32_t tensor_size = 1, int32_t num_stages = 1,
+                                    uint64_t seed = 0) {
+  ForkedRanksOptions ranks;
+  ranks.tensor_size = tensor_size;
+  ranks.num_stages = num_stages;
+  ranks.context_size = context_size;
+  ranks.delay_seed = seed;
+  return ranks;
+}
+
+// Greedy and sampled rows, of prompts with so many tokens.
+inline std::vector<GenerateRequest> requests_for(const ModelConfig& config, int32_t num_tokens = 3,
+                                                 const std::vector<int32_t>& lengths = {1, 7, 9, 21}) {
   std::vector<GenerateRequest> requests;
-  for (const int32_t length : {1, 7, 9, 21}) {
+  for (const int32_t length : lengths) {
     GenerateRequest& r = requests.emplace_back();
     for (int32_t i = 0; i < length; ++i) r.prompt.push_back((11 * i + 3 * length) % config.vocab_size);
     r.num_tokens = num_tokens;

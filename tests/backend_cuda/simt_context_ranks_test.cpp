@@ -23,18 +23,6 @@
 #include "tests/support/window_requests.h"
 
 namespace llmb::test {
-namespace {
-
-ForkedRanksOptions grid(int32_t context_size, int32_t tensor_size = 1, int32_t num_stages = 1, uint64_t seed = 0) {
-  ForkedRanksOptions ranks;
-  ranks.tensor_size = tensor_size;
-  ranks.num_stages = num_stages;
-  ranks.context_size = context_size;
-  ranks.delay_seed = seed;
-  return ranks;
-}
-
-}  // namespace
 
 // Prompts in one step and in chunks of 9 rows, of which a rank of four has one now and then.
 TEST_CASE("golden models of every kind over two and four GPUs: the bytes of one, or refused by name") {
@@ -54,7 +42,7 @@ TEST_CASE("golden models of every kind over two and four GPUs: the bytes of one,
     for (const int32_t size : {2, 4}) {
       if (size == 4 && !runs_all_schedules() && num_divided % 4 != 1) continue;
       CAPTURE(size);
-      const auto ranks = make_forked_ranks(grid(size)).backend;
+      const auto ranks = make_forked_ranks(row_ranks(size)).backend;
       if (const Status status = ranks->load(config, options); !status.ok()) {
         CHECK_MESSAGE(status.code() == StatusCode::kUnsupported, status.message());
         CHECK_FALSE(check_ranks(config, 1, 1, size).ok());  // as on CPUs
@@ -105,7 +93,7 @@ TEST_CASE("groups that come in another order than the rows that they sample, som
   const StepOutput expected = output_of(*loaded(make_cuda_backend(0), config, options));
   CHECK(expected.tokens.size() == 5);
   for (const int32_t size : {2, 4}) {
-    const StepOutput output = output_of(*load_forked_ranks(grid(size), config, options));
+    const StepOutput output = output_of(*load_forked_ranks(row_ranks(size), config, options));
     CHECK(output.tokens == expected.tokens);
     CHECK(output.logprobs == expected.logprobs);
     CHECK(output.top_logprobs == expected.top_logprobs);
@@ -119,16 +107,17 @@ TEST_CASE("beside parts of layers and stages: the bytes of as many without it, w
     LoadOptions options = options_for(dir, config, DType::kF32);
     options.kv_cache_dtype = kv_dtype;
     const auto requests = requests_for(config);
-    const auto of_two = generate_at_random(*load_forked_ranks(grid(1, 2), config, options), requests, 40, 6, 1);
+    const auto of_two = generate_at_random(*load_forked_ranks(row_ranks(1, 2), config, options), requests, 40, 6, 1);
     const auto of_one = generate_at_random(*loaded(make_cuda_backend(0), config, options), requests, 40, 6, 1);
     const uint64_t num_runs = runs_all_schedules() ? 20 : 1;
     for (uint64_t seed = 1; seed <= num_runs; ++seed) {
-      CHECK((generate_at_random(*load_forked_ranks(grid(2, 2, 1, seed), config, options), requests, 23, 4, seed) ==
+      CHECK((generate_at_random(*load_forked_ranks(row_ranks(2, 2, 1, seed), config, options), requests, 23, 4, seed) ==
              of_two));
-      CHECK((generate_at_random(*load_forked_ranks(grid(2, 1, 2, seed), config, options), requests, 23, 4, seed) ==
+      CHECK((generate_at_random(*load_forked_ranks(row_ranks(2, 1, 2, seed), config, options), requests, 23, 4, seed) ==
              of_one));
     }
-    CHECK((generate_at_random(*load_forked_ranks(grid(2, 2, 2, 5), config, options), requests, 23, 4, 3) == of_two));
+    CHECK((generate_at_random(*load_forked_ranks(row_ranks(2, 2, 2, 5), config, options), requests, 23, 4, 3) ==
+           of_two));
   }
 }
 
@@ -147,7 +136,7 @@ TEST_CASE("sequences that are swapped and computed again, in steps that are plan
           static_cast<int32_t>(max_live_blocks(alone->info().kv.groups.windows, 8, 17, 8)) + 2;
     }
     options.swap_space_gib = 1;
-    const auto ranks = loaded(std::make_unique<RanksAtWork>(grid(2, 1, 1, 5)), config, options);
+    const auto ranks = loaded(std::make_unique<RanksAtWork>(row_ranks(2, 1, 1, 5)), config, options);
     CHECK(ranks->info().num_host_blocks > ranks->info().kv.num_blocks);
     for (const PreemptionMode mode : {PreemptionMode::kSwap, PreemptionMode::kRecompute}) {
       SchedulerConfig scheduler = scheduler_for(4, 17);
@@ -168,7 +157,7 @@ TEST_CASE("choices, prompts that begin alike, and verified drafts in chains and 
   for (const int32_t length : {1, 8, 17, 17}) requests.push_back(request_with_choices(length, 2, 9));
   const ScheduledRun plain =
       run_scheduled(*loaded(make_cuda_backend(0), config, options), scheduler_for(6, 40), nullptr, requests);
-  const auto ranks = loaded(std::make_unique<RanksAtWork>(grid(2, 1, 1, 9)), config, options);
+  const auto ranks = loaded(std::make_unique<RanksAtWork>(row_ranks(2, 1, 1, 9)), config, options);
   CHECK((run_scheduled(*ranks, scheduler_for(6, 13), nullptr, requests).answers == plain.answers));
   check_verified_drafts(*ranks, scheduler_for(6, 40), requests, plain, 5);
 }
@@ -176,7 +165,7 @@ TEST_CASE("choices, prompts that begin alike, and verified drafts in chains and 
 TEST_CASE("drafts by a model and by the model's first layers change no byte") {
   EngineJobOptions o = deterministic_cuda_job(fixture("llama-gqa"));
   uint64_t seed = 0;
-  o.make_backend = [&seed] { return std::make_unique<RanksAtWork>(grid(2, 1, 1, seed++)); };
+  o.make_backend = [&seed] { return std::make_unique<RanksAtWork>(row_ranks(2, 1, 1, seed++)); };
   for (const DraftBy by : {DraftBy::kModel, DraftBy::kLayers}) {
     CAPTURE(static_cast<int>(by));
     const SpeculationMetrics metrics = check_same_bytes(o, {.by = by,
@@ -195,7 +184,8 @@ TEST_CASE("adapters, whose steps are not shared out, and weights of few bits: th
   const AdaptedModel model = short_adapted_requests("llama-gqa");
   const LoadOptions options = short_adapted_options("llama-gqa", model, DType::kBF16, kRoomForAdapters);
   const auto expected = generate_one_by_one(*loaded(make_cuda_backend(0), model.config, options), model.requests, 32);
-  CHECK((generate_at_random(*load_forked_ranks(grid(2), model.config, options), model.requests, 23, 5, 2) == expected));
+  CHECK((generate_at_random(*load_forked_ranks(row_ranks(2), model.config, options), model.requests, 23, 5, 2) ==
+         expected));
   const std::string dir = fixture("llama-gqa");
   const ModelConfig config = config_of_dir(dir);
   for (const Quantization quantization : {Quantization::kInt8, Quantization::kInt4}) {
@@ -204,7 +194,7 @@ TEST_CASE("adapters, whose steps are not shared out, and weights of few bits: th
     few.cpu.quantization = quantization;
     const auto requests = requests_for(config);
     const auto alone = generate_at_random(*loaded(make_cuda_backend(0), config, few), requests, 40, 6, 1);
-    CHECK((generate_at_random(*load_forked_ranks(grid(3), config, few), requests, 23, 4, 2) == alone));
+    CHECK((generate_at_random(*load_forked_ranks(row_ranks(3), config, few), requests, 23, 4, 2) == alone));
   }
 }
 
@@ -228,7 +218,7 @@ TEST_CASE("without --deterministic: the reference's tokens, also over latents th
     }
     REQUIRE(requests.size() >= 3);
     const uint64_t before = simt::num_runs("expand");
-    const auto answers = generate_at_random(*load_forked_ranks(grid(2), config, options), requests, 40, 6, 1);
+    const auto answers = generate_at_random(*load_forked_ranks(row_ranks(2), config, options), requests, 40, 6, 1);
     if (name == "deepseek_v3") CHECK(simt::num_runs("expand") > before);
     for (size_t i = 0; i < answers.size(); ++i) CHECK(answers[i].tokens == expected[i]);
   }
@@ -242,7 +232,7 @@ TEST_CASE("steps of a row meet for its token, also where they are recorded, and 
   for (const bool deterministic : {false, true}) {
     LoadOptions options = options_for(fixture("llama-gqa"), config, DType::kBF16);
     options.cuda.deterministic = deterministic;
-    const auto ranks = load_forked_ranks(grid(2), config, options);
+    const auto ranks = load_forked_ranks(row_ranks(2), config, options);
     const uint64_t before = simt::num_nccl_calls();
     generate_one_by_one(*ranks, {request}, 40);
     CHECK(simt::num_nccl_calls() - before == (deterministic ? 0 : 6));
@@ -254,7 +244,7 @@ TEST_CASE("a rank that is killed, and one that stops, end the step of all with a
   const ModelConfig config = config_of_dir(dir);
   for (const int signal : {SIGKILL, SIGSTOP}) {
     CAPTURE(signal);
-    ForkedRanksOptions options = grid(2, 1, 2);
+    ForkedRanksOptions options = row_ranks(2, 1, 2);
     options.patience_ms = 3000;
     ForkedRanks ranks = make_forked_ranks(options);
     REQUIRE(ranks.backend->load(config, options_for(dir, config, DType::kBF16)).ok());

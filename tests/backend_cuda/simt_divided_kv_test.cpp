@@ -24,12 +24,8 @@ namespace llmb::test {
 namespace {
 
 ForkedRanksOptions grid(int32_t num_slices, int32_t tensor_size = 1, int32_t num_stages = 1, uint64_t seed = 0) {
-  ForkedRanksOptions ranks;
-  ranks.tensor_size = tensor_size;
-  ranks.num_stages = num_stages;
-  ranks.context_size = num_slices;
+  ForkedRanksOptions ranks = row_ranks(num_slices, tensor_size, num_stages, seed);
   ranks.divides_kv = num_slices > 1;
-  ranks.delay_seed = seed;
   return ranks;
 }
 
@@ -48,20 +44,6 @@ LoadOptions long_options(const std::string& dir, const ModelConfig& config, DTyp
   o.block_size = num_slices > 1 ? num_slices * kSliceTokens : 16;
   o.num_blocks_override = 40;
   return o;
-}
-
-std::vector<GenerateRequest> requests_of(const ModelConfig& config, const std::vector<int32_t>& lengths,
-                                         int32_t num_tokens) {
-  std::vector<GenerateRequest> requests;
-  for (const int32_t length : lengths) {
-    GenerateRequest& r = requests.emplace_back();
-    for (int32_t i = 0; i < length; ++i) r.prompt.push_back((11 * i + 3 * length) % config.vocab_size);
-    r.num_tokens = num_tokens;
-    r.sampling.num_logprobs = 3;
-    r.sampling.rng = {3, static_cast<uint64_t>(length)};
-    if (length % 2 == 1) r.sampling.temperature = 0.9f, r.sampling.top_p = 0.95f;
-  }
-  return requests;
 }
 
 std::vector<Generated> answers_of_one(const ModelConfig& config, LoadOptions options,
@@ -108,7 +90,7 @@ TEST_CASE("golden models of every kind over two and three GPUs: the bytes of one
       ++num_refused;
       continue;
     }
-    const auto requests = requests_of(config, {5, 252}, 6);
+    const auto requests = requests_for(config, 6, {5, 252});
     const auto expected = answers_of_one(config, options, requests);
     CHECK((generate_at_random(*ranks, requests, 100, 4, 2) == expected));
     ++num_divided;
@@ -121,7 +103,7 @@ TEST_CASE("prompts and answers around borders of slices and of blocks: no bit ch
   const std::string dir = fixture("llama-gqa");
   const ModelConfig config = long_config(dir, 544);
   const LoadOptions options = long_options(dir, config, DType::kBF16, 544, 2);
-  const auto requests = requests_of(config, {1, 255, 256, 257, 511, 512, 513}, 3);
+  const auto requests = requests_for(config, 3, {1, 255, 256, 257, 511, 512, 513});
   const auto expected = answers_of_one(config, options, requests);
   const uint64_t num_runs = runs_all_schedules() ? 10 : 1;
   for (uint64_t seed = 1; seed <= num_runs; ++seed) {
@@ -137,7 +119,7 @@ TEST_CASE("beside parts of layers and stages: the bytes of as many without it") 
     LoadOptions options = long_options(dir, config, DType::kF32, 320, 2), whole = options;
     options.kv_cache_dtype = whole.kv_cache_dtype = kv_dtype;
     whole.block_size = 16, whole.num_blocks_override = 100;
-    const auto requests = requests_of(config, {4, 254, 300}, 4);
+    const auto requests = requests_for(config, 4, {4, 254, 300});
     if (kv_dtype == DType::kI8) {
       const auto of_two = generate_at_random(*load_forked_ranks(grid(1, 2), config, whole), requests, 100, 6, 1);
       CHECK((generate_at_random(*load_forked_ranks(grid(2, 2, 1, 3), config, options), requests, 90, 4, 2) == of_two));
@@ -278,7 +260,7 @@ TEST_CASE("without --deterministic: one GPU's greedy tokens within rounding, als
     LoadOptions options = long_options(dir, config, DType::kF32, 320, c.num_ranks);
     options.kv_cache_dtype = c.kv_dtype;
     options.cuda.deterministic = false;
-    const auto requests = requests_of(config, {6, 254}, 5);
+    const auto requests = requests_for(config, 5, {6, 254});
     const auto expected = answers_of_one(config, options, requests);
     const uint64_t num_expanded = simt::num_runs("expand"), num_joined = simt::num_runs("join_pieces");
     const auto ranks = load_forked_ranks(grid(c.num_ranks), config, options);

@@ -79,7 +79,7 @@ class CudaRanks {
   void rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows);
 
   // From the rank in this one's place in the stage before, and to that in the next stage; nothing where there is none.
-  // Of the first stream, the residual's, this rank's rows alone where rows are divided.
+  // Where rows are divided, the first stream, the residual's, has this rank's rows alone.
   void receive(const std::vector<Rows>& streams, int64_t rows);
   void send(const std::vector<Rows>& streams, int64_t rows);
 
