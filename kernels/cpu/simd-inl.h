@@ -19,7 +19,17 @@
 
 #include "hwy/highway.h"
 
+// Not with address sanitizers, whose checks it would multiply: one file of kernels would take Clang six minutes.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define LLMB_UNROLL
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define LLMB_UNROLL
+#endif
+#if !defined(LLMB_UNROLL)
 #define LLMB_UNROLL _Pragma("GCC unroll 64")
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
