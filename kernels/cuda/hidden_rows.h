@@ -1,6 +1,7 @@
 // For a layer behind the last one (core/model_config.h, MtpConfig): store_hidden keeps each row's hidden state in its slot,
-// previous_hidden gives each row that of the slot before its own. spread_logits: the logits of all tokens, by a head that
-// knows some of them alone.
+// previous_hidden gives each row that of the slot before its own. Where ranks divide the slots by position, each gives what
+// it has (give_previous_hidden), and takes the rest (take_previous_hidden). spread_logits: the logits of all tokens, by a
+// head that knows some of them alone.
 //
 // 1. Arrays are at addresses that do not depend on the plan, and slots are found on the device, where a step goes on from
 //    what the step before it gave: all three can be recorded.
@@ -11,6 +12,7 @@
 #include <cstdint>
 
 #include "core/step_plan.h"
+#include "kernels/cuda/own_slots.h"
 #include "kernels/cuda/resolve_step.h"
 
 namespace llmb::cuda {
@@ -18,7 +20,7 @@ namespace llmb::cuda {
 // x and the pool: of one type, float, __nv_bfloat16 or __half, or __nv_bfloat16 of float. Throws CudaError.
 template <class T, class Stored>
 void store_hidden(const T* x,            // [num_rows, width]
-                  const int32_t* slots,  // [num_rows]  -1, of a padded row: not stored
+                  const int32_t* slots,  // [num_rows]  -1: not stored; null: row i's slot is i
                   int64_t num_rows, int64_t width,
                   Stored* pool,  // [slots of the cache, width]
                   cudaStream_t stream);
@@ -42,6 +44,32 @@ void previous_hidden(const PreviousRows& step,
                      int64_t width,
                      float* out,  // [num_rows, width]
                      cudaStream_t stream);
+
+// Slots of a step as own_slots() takes them, in blocks of a slice each: which of them this rank has.
+struct SlicedRows {
+  PreviousRows step;
+  const SliceGroup* group = nullptr;  // on the device
+  const BlockPair* blocks = nullptr;  // of all groups
+  int32_t rank = 0;
+};
+
+// out[entry] = the hidden state of the token before the entry's first row, where there is one and this rank has it. The
+// other rows of `out` are left alone. REQUIRES: `rows` are all of the step. Throws CudaError.
+template <class Stored>
+void give_previous_hidden(const SlicedRows& rows,
+                          const Stored* pool,  // [slots of this rank's slices, width]
+                          int64_t width,
+                          Stored* out,  // [num_entries, width]
+                          cudaStream_t stream);
+
+// previous_hidden from the step's own rows and from what ranks gave. Throws CudaError.
+template <class Stored>
+void take_previous_hidden(const SlicedRows& rows,  // those of `out`: some of the step
+                          const Stored* own,       // [rows of the step, width]  from the first of `rows` on
+                          const Stored* given,     // [ranks, num_entries, width]  give_previous_hidden
+                          int32_t num_entries, int64_t width,
+                          float* out,  // [num_rows, width]
+                          cudaStream_t stream);
 
 inline constexpr float kNoLogit = -1e30f;  // of a token that the head does not know
 

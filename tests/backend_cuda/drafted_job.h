@@ -40,8 +40,9 @@ inline EngineJobOptions deterministic_cuda_job(const std::string& model_dir) {
 }
 
 // The job's bytes with a speculator that drafts as the setup says are those without.
-inline SpeculationMetrics check_same_bytes(EngineJobOptions o, const DraftSetup& setup) {
-  const EngineJob plain(rows_to_draft_for()), drafted(rows_to_draft_for());
+inline SpeculationMetrics check_same_bytes(EngineJobOptions o, const DraftSetup& setup,
+                                           const std::string& rows = rows_to_draft_for()) {
+  const EngineJob plain(rows), drafted(rows);
   REQUIRE(plain.run(o).status.ok());
   o.config.mtp.is_used = setup.by == DraftBy::kLayers && setup.num_layers == 0;
   const SteadyClock clock;

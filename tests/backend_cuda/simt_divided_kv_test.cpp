@@ -180,7 +180,7 @@ TEST_CASE("choices, prompts that begin alike, and verified drafts in chains and 
   LoadOptions whole = options;
   whole.block_size = 16, whole.num_blocks_override = 200;
   std::vector<std::shared_ptr<const Request>> requests;
-  for (const int32_t length : {2, 254, 514, 514}) requests.push_back(request_with_choices(length, 2, 6));
+  for (const int32_t length : {2, 254, 510, 514, 514}) requests.push_back(request_with_choices(length, 2, 6));
   const ScheduledRun plain =
       run_scheduled(*loaded(make_cuda_backend(0), config, whole), long_scheduler(6, 128, 544), nullptr, requests);
   const auto ranks = loaded(std::make_unique<RanksAtWork>(grid(2, 1, 1, 9)), config, options);

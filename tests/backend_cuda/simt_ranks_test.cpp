@@ -126,10 +126,13 @@ TEST_CASE("heads and layers behind the last one, which draft, give their definit
   const std::vector<ForkedRanksOptions> grids = {{.tensor_size = 2},
                                                  {.tensor_size = 1, .num_stages = 2},
                                                  {.tensor_size = 1, .context_size = 2},
-                                                 {.tensor_size = 2, .num_stages = 2}};
+                                                 {.tensor_size = 2, .num_stages = 2},
+                                                 {.tensor_size = 1, .context_size = 2, .divides_kv = true}};
   size_t turn = 0;
-  const auto over_ranks = [&](const ModelConfig& config, const LoadOptions& options) {
-    return load_forked_ranks(grids[turn % grids.size()], config, options);
+  const auto over_ranks = [&](const ModelConfig& config, LoadOptions options) {
+    const ForkedRanksOptions& grid = grids[turn % grids.size()];
+    if (grid.divides_kv) options.block_size = grid.context_size * kSliceTokens;
+    return load_forked_ranks(grid, config, options);
   };
   for (; turn < grids.size(); ++turn)
     check_medusa_golden(*over_ranks(config_of_dir(medusa_fixture_model()), medusa_golden_options()), 1e-3);

@@ -79,7 +79,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("over stages of GPUs a layer behind the last one changes no byte") {
+TEST_CASE("over GPUs that divide layers, or keys and values, a layer behind the last one changes no byte") {
   const auto over_two = [](const std::vector<std::string>& more) {
     return with({"env", "LLMB_SIMT_DEVICES=2"},
                 command("mtp/glm4_moe", with({"--kv-cache-memory-bytes", "2000000"}, more)));
@@ -91,10 +91,9 @@ TEST_CASE("over stages of GPUs a layer behind the last one changes no byte") {
   };
   const std::string drafted = run({"--speculative", "mtp", "--pipeline-parallel-size", "2"});
   CHECK(stable_output(drafted) == stable_output(run({"--speculative", "none"})));
-  const ProcessResult divided =
-      run_process(over_two({"--speculative", "mtp", "--decode-context-parallel-size", "2"}), lines(1));
-  CHECK(divided.exit_code == 4);
-  CHECK(divided.err.find("do not draft yet over GPUs that divide keys and values") != std::string::npos);
+  const std::string divided = run({"--speculative", "mtp", "--decode-context-parallel-size", "2"});
+  CHECK(stable_output(divided) == stable_output(drafted));
+  CHECK(sum_of_metric(divided, "drafted_tokens") > 0);
 }
 
 TEST_CASE(

@@ -40,7 +40,7 @@ inline void check_medusa_golden(Backend& backend, double tolerance) {
   REQUIRE(lines.size() > 5);
   const auto count = static_cast<int32_t>(lines.size()), num_heads = static_cast<int32_t>(lines[0]["top"].size());
   REQUIRE(backend.info().num_heads == num_heads);
-  PlanBuilder prompts(16);
+  PlanBuilder prompts(backend.info().kv.block_size);
   for (int32_t i = 0; i < count; ++i) {
     const auto tokens = lines[i]["prompt_token_ids"].get<std::vector<TokenId>>();
     prompts.add(tokens, 0, static_cast<int32_t>(tokens.size()), {i}, SampleRow());
@@ -50,6 +50,7 @@ inline void check_medusa_golden(Backend& backend, double tolerance) {
   check_ok(backend.wait(&given));
   StepPlan heads;
   heads.clear();
+  heads.block_size = backend.info().kv.block_size;
   for (int32_t e = 0; e < count; ++e) {  // in reverse, so that rows are told apart
     heads.entries.push_back({.seq = e, .base = 1});
     heads.tokens.push_back(given.tokens[count - 1 - e]);

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +11,7 @@
 #include "core/rank_part.h"
 #include "model/config_loader.h"
 #include "tests/support/delayed_calls.h"
+#include "tests/support/draft_guesses.h"
 #include "tests/support/golden.h"
 #include "tests/support/plan_builder.h"
 #include "tests/support/source_dir.h"
@@ -68,46 +67,17 @@ std::string answers_over(int32_t tensor_size, int32_t num_stages, int32_t num_sl
   return answers(*backend, config);
 }
 
-// Guesses of the layer behind the last one behind prompts that end around borders of slices: tokens and the bits of their
-// log probabilities.
 std::vector<float> guesses_around_borders(std::unique_ptr<Backend> not_loaded, const std::string& dir, DType kv_dtype,
                                           int32_t block_size) {
+  constexpr int32_t kMaxTokens = 1024;
+  const std::vector<int32_t> lengths = {3, 254, 255, 256, 257, 510, 512, 700};
   ModelConfig config = long_config(dir);
   config.mtp.is_used = true;
   LoadOptions options = options_of(dir, config, kv_dtype, block_size);
-  options.max_model_len = 1024, options.num_blocks_override = 128;
+  options.max_model_len = kMaxTokens;
+  options.num_blocks_override = static_cast<int32_t>(lengths.size()) * (kMaxTokens / block_size + 1);
   const auto backend = loaded(std::move(not_loaded), config, options);
-  std::vector<BlockId> blocks(static_cast<size_t>(ceil_div(1024, block_size)));
-  std::iota(blocks.begin(), blocks.end(), 1);
-  std::vector<float> guesses;
-  const auto run = [&](const StepPlan& plan) {
-    StepOutput output;
-    check_ok(backend->submit(plan));
-    check_ok(backend->wait(&output));
-    guesses.insert(guesses.end(), output.tokens.begin(), output.tokens.end());
-    guesses.insert(guesses.end(), output.logprobs.begin(), output.logprobs.end());
-    return output;
-  };
-  TestRng rng(7);
-  for (const int32_t length : {3, 254, 255, 256, 257, 510, 512, 700}) {
-    std::vector<TokenId> tokens;
-    for (int32_t i = 0; i < length; ++i) tokens.push_back(rng.between(0, config.vocab_size - 1));
-    for (int32_t at = 0, count; at < length; at += count) {
-      count = std::min(length - at, 290);
-      const bool is_last = at + count == length;
-      const auto sample = is_last ? std::optional(SampleRow{.num_logprobs = 0}) : std::nullopt;
-      const StepOutput output = run(PlanBuilder(block_size).add(tokens, at, count, blocks, sample).plan());
-      if (is_last) tokens.push_back(output.tokens.at(0));
-    }
-    for (int draft = 0; draft < 3; ++draft) {
-      const auto last = static_cast<int32_t>(tokens.size()) - 1;
-      StepPlan plan = PlanBuilder(block_size).add(tokens, last, 1, blocks, SampleRow{.num_logprobs = 4}).plan();
-      plan.is_mtp = true;
-      plan.groups[0].mode = SampleMode::kBest;
-      tokens.push_back(run(plan).tokens.at(0));
-    }
-  }
-  return guesses;
+  return draft_layer_guesses(*backend, config.vocab_size, lengths, 290, kMaxTokens);
 }
 
 }  // namespace

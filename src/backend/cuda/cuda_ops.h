@@ -16,6 +16,7 @@
 #include "backend/cuda/cuda_weights.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/gathered_slices.h"
+#include "backend/cuda/hidden_slices.h"
 #include "backend/cuda/kv_planes.h"
 #include "backend/cuda/slice_states.h"
 #include "backend/cuda/split_streams.h"
@@ -95,7 +96,7 @@ class CudaOps final : public Ops, public StepParts {
   // outlive this.
   void join_ranks(CudaRanks* ranks);
   // Where ranks divide keys and values: the plan with tables for attention, which uploads and the step's calls get, until
-  // the next one; else the plan.
+  // the next one; else, and of heads, the plan.
   const StepPlan& in_slices(const StepPlan& plan);
   // Memory that each block of the pool takes beside it.
   int64_t beside_block_bytes() const { return slices_ ? slices_->block_bytes() : 0; }
@@ -367,6 +368,7 @@ class CudaOps final : public Ops, public StepParts {
   CudaRanks* ranks_ = nullptr;        // that have parts of the same layers; null: this one has all of its layers
   CudaRanks* all_ranks_ = nullptr;    // null: there are no others
   std::optional<GatheredSlices> slices_;  // none: this one has keys and values of all positions
+  std::optional<HiddenSlices> hidden_slices_;  // none: there are no hidden states, or of all positions
   std::optional<SliceStates> slice_states_;  // none: all attention goes over gathered slices
   bool exchanges_states_ = false;            // in the step in progress, where layers allow it
   std::unique_ptr<SplitStreams> split_;  // null: steps are in one part

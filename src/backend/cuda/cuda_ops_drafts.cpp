@@ -39,31 +39,40 @@ void CudaOps::with_hidden(const Body& body) const {
   });
 }
 
-// Each of several ranks that share out rows stores the others', too.
+// Each of several ranks that share out rows stores the others', too, as far as it has their slots.
 void CudaOps::store_hidden(Rows x, int64_t rows) {
-  const auto store = [&](Rows from, int64_t first_row, int64_t count) {
-    with_hidden([&]<typename T, typename Stored>(T, Stored* pool) {
-      cuda::store_hidden(data<const T>(from), slots_of(config_.num_hidden_layers) + first_row, count, x.width, pool,
-                         stream_);
-    });
-  };
-  if (!step_.shape.is_shared_out()) return store(x, 0, rows);
-  store(context_rows()->share_columns(x, 0, step_.row_bounds), 0, step_.shape.num_tokens);
+  if (step_.shape.is_shared_out())
+    x = context_rows()->share_columns(x, 0, step_.row_bounds), rows = step_.shape.num_tokens;
+  const int32_t mtp = config_.num_hidden_layers;
+  const int32_t* const slots = slices_ ? slices_->own_slots(groups_.group(mtp)) : slots_of(mtp);
+  with_hidden([&]<typename T, typename Stored>(T, Stored* pool) {
+    cuda::store_hidden(data<const T>(x), slots, rows, x.width, pool, stream_);
+    if (hidden_slices_)
+      cuda::store_hidden(data<const T>(x), nullptr, rows, x.width, hidden_slices_->own<Stored>(), stream_);
+  });
 }
 
 void CudaOps::previous_hidden(int64_t rows, Rows out) {
-  const int32_t mtp = config_.num_hidden_layers;
-  const cuda::PreviousRows step{static_cast<int32_t>(rows),
-                                options_.block_size,
-                                step_.rows + first_row_,
-                                step_.block_start,
-                                step_.block_ids + groups_.group(mtp),
-                                groups_.num_groups(),
-                                step_.positions + first_row_,
-                                slots_of(mtp) + first_row_,
-                                step_.parent_rows};
+  const int32_t mtp = config_.num_hidden_layers, group = groups_.group(mtp);
+  // From the first row of the step or of the part.
+  const auto rows_from = [&](int64_t first, int64_t count) {
+    return cuda::PreviousRows{static_cast<int32_t>(count),
+                              options_.block_size,
+                              step_.rows + first,
+                              step_.block_start,
+                              step_.block_ids + group,
+                              groups_.num_groups(),
+                              step_.positions + first,
+                              slots_of(mtp) + first,
+                              step_.parent_rows};
+  };
   with_hidden([&]<typename T, typename Stored>(T, Stored* pool) {
-    cuda::previous_hidden<Stored>(step, pool, out.width, data<float>(out), stream_);
+    if (!hidden_slices_)
+      return cuda::previous_hidden<Stored>(rows_from(first_row_, rows), pool, out.width, data<float>(out), stream_);
+    const cuda::SlicedRows step{rows_from(0, step_.shape.num_tokens), slices_->group_on_device(group),
+                                slices_->blocks_on_device(), context_rows()->rank()};
+    hidden_slices_->previous<Stored>(slices_->plan(), step, {first_row_, first_row_ + rows}, pool, data<float>(out),
+                                     stream_);
   });
 }
 

@@ -19,7 +19,7 @@ void CudaOps::join_ranks(CudaRanks* ranks) {
   limits.max_step_blocks =
       int64_t{options_.limits.max_num_seqs} * options_.limits.max_blocks_per_seq / options_.num_slices;
   limits.max_plans_in_flight = options_.limits.max_plans_in_flight;
-  for (int32_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+  for (int32_t layer = 0; layer < config_.num_used_layers(); ++layer) {
     if (!config_.has_own_kv(layer)) continue;
     const int64_t scales = has_scaled_kv() ? scales_bytes() : 0;
     limits.slice_bytes = std::max(limits.slice_bytes, (config_.has_latent() ? 1 : 2) * (slice_bytes(layer) + scales));
@@ -27,12 +27,16 @@ void CudaOps::join_ranks(CudaRanks* ranks) {
   const SliceStates::Limits of_states{options_.limits.max_num_seqs, groups_.num_groups(), limits.max_plans_in_flight,
                                       limits.max_step_blocks};
   slices_.emplace(context_rows()->ranks(), std::move(limits), main_stream_);
+  if (config_.mtp.is_used)
+    hidden_slices_.emplace(context_rows()->ranks(),
+                           HiddenSlices::Limits{options_.limits.max_num_tokens, options_.limits.max_num_seqs,
+                                                config_.hidden_size, dtype_bytes(kv_layout(0).hidden_dtype())});
   if (options_.deterministic || planes_.block_stride() > 0 || !config_.alibi_slopes.empty()) return;
   slice_states_.emplace(context_rows()->ranks(), attention_.kinds, of_states, main_stream_);
 }
 
 const StepPlan& CudaOps::in_slices(const StepPlan& plan) {
-  if (!slices_) return plan;
+  if (!slices_ || !plan.hidden_rows.empty()) return plan;  // heads take no keys and values
   exchanges_states_ = slice_states_ && slice_states_->begin_step(plan);
   return slices_->begin_step(plan);
 }
@@ -83,9 +87,11 @@ Range CudaOps::share_out(const StepPlan& plan) {
   return bounds.empty() ? Range() : stage_.share_out(plan, bounds, context->rank());
 }
 
-// Each rank rotates and stores the keys and values of the others' rows as these do.
+// Each rank rotates and stores the keys and values of the others' rows as these do. The layer behind the last one attends
+// in steps of its own alone.
 void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
-  if (slices_ && !exchanges_states(layer)) gather_slices(layer);
+  const bool attends = layer < config_.num_hidden_layers || step_.kind.is_mtp;
+  if (slices_ && attends && !exchanges_states(layer)) gather_slices(layer);
   write_kv(layer, first_row_, rows, config_.num_attention_heads, qkv);
   if (!step_.shape.is_shared_out()) return;
   const Range& own = step_.shape.own;

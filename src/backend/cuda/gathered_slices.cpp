@@ -108,19 +108,15 @@ void GatheredSlices::upload() {
 void GatheredSlices::place_rows(const int32_t* slots, int32_t num_tokens) {
   LLMB_CHECK(num_tokens <= limits_.max_num_tokens);
   num_tokens_ = num_tokens;
-  const auto* const groups = tables_.data<const cuda::SliceGroup>();
-  const auto num_groups = static_cast<int32_t>(groups_.size());
-  const auto* const pairs = reinterpret_cast<const cuda::BlockPair*>(groups + num_groups);
-  cuda::own_slots(slots, num_tokens, groups, num_groups, pairs, ranks_.rank(), kSliceTokens, own_slots_.data<int32_t>(),
-                  stream_);
+  cuda::own_slots(slots, num_tokens, group_on_device(0), static_cast<int32_t>(groups_.size()), blocks_on_device(),
+                  ranks_.rank(), kSliceTokens, own_slots_.data<int32_t>(), stream_);
 }
 
 void GatheredSlices::gather(int32_t group, std::span<const Arrays> arrays) {
   const cuda::SliceGroup& of = groups_[static_cast<size_t>(group)];
   const int32_t count = num_stored_[static_cast<size_t>(group)];
   if (count == 0) return;
-  const auto* const groups = tables_.data<const cuda::SliceGroup>();
-  const auto* const pairs = reinterpret_cast<const cuda::BlockPair*>(groups + groups_.size()) + of.first;
+  const cuda::BlockPair* const pairs = blocks_on_device() + of.first;
   std::vector<DeviceCollectives::FirstBytes> parts;
   uint8_t* to = memory();
   for (const Arrays& a : arrays) {

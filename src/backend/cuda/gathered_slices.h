@@ -2,7 +2,8 @@
 // slice of kSliceTokens positions on each rank, so block tables, copies, swaps and shared prefixes are those of one GPU,
 // and each rank does with its slices what the plan says of blocks. In each layer, ranks give each other the slices that
 // the step's tables name, each once and from the window on, and put them into memory for one layer; attention goes over
-// these as over a pool with blocks of kSliceTokens. Some decode steps go without (slice_states.h).
+// these as over a pool with blocks of kSliceTokens. Some decode steps go without (slice_states.h). Of hidden states only
+// those that a layer takes are given, one for each entry (hidden_slices.h).
 //
 // 1. A row goes over its positions in one GPU's order: no byte depends on how many ranks there are.
 // 2. Slices without a position from before the step are not given: each rank has the keys and values of all new rows.
@@ -40,7 +41,8 @@ class GatheredSlices {
   void set_pool(int64_t num_blocks);
 
   // The plan with tables of gathered slices, in blocks of kSliceTokens; copies and swaps stay those of the pool. It is
-  // the step's that following calls are about, and valid until the next one.
+  // the step's that following calls are about, and valid until the next one. REQUIRES: no plan of heads, which names no
+  // block
   const StepPlan& begin_step(const StepPlan& plan);
   // Once slots are those of the plan that begin_step() gave.
   void place_rows(const int32_t* slots,  // [num_layer_groups, num_tokens]
@@ -48,6 +50,14 @@ class GatheredSlices {
   // [num_tokens]  of this rank's pool; −1: another rank has the position
   const int32_t* own_slots(int32_t group) const {
     return own_slots_.data<const int32_t>() + int64_t{group} * num_tokens_;
+  }
+  const StepPlan& plan() const { return sliced_; }  // begin_step()'s
+  // On the device: the group's blocks, and those of all groups.
+  const cuda::SliceGroup* group_on_device(int32_t group) const {
+    return tables_.data<const cuda::SliceGroup>() + group;
+  }
+  const cuda::BlockPair* blocks_on_device() const {
+    return reinterpret_cast<const cuda::BlockPair*>(group_on_device(static_cast<int32_t>(groups_.size())));
   }
   // Slices of all ranks that the group's tables name.
   int64_t num_slices(int32_t group) const { return int64_t{ranks_.size()} * groups_[static_cast<size_t>(group)].count; }

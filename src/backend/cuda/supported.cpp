@@ -48,9 +48,6 @@ Status check_cuda_options(const ModelConfig& config, const LoadOptions& options,
   if (has_scales && (config.has_latent() || config.heads_differ()))
     return unsupported(kv_flag + ": on a GPU not with model_type \"" + config.model_type +
                        "\", whose cache holds latents, or heads that differ by layer; leave it out");
-  if (num_slices > 1 && (config.mtp.is_used || !options.heads_dir.empty()))
-    return unsupported("speculative: heads and layers behind the last one do not draft yet over GPUs that divide keys and "
-                       "values; use lookup, or --prefill-context-parallel-size");
   const int32_t chunk = smallest_chunk(config);
   if (chunk < options.max_model_len && options.max_num_drafts > 0 && options.max_drafts_per_group > 0)
     return unsupported("speculative: model_type \"" + config.model_type + "\" attends in chunks of " +

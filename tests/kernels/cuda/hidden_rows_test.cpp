@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "backend/cpu/hidden_rows.h"
@@ -32,54 +33,108 @@ std::vector<T> row_values(int64_t num_rows, int64_t width) {
   return values;
 }
 
-// Rows are padded. group: the layer's
+// A layer group's rows of a plan on the device, padded.
+struct RowsOnDevice {
+  std::vector<StepRow> rows;
+  std::vector<int32_t> expected, slots;  // [rows]  -1: none
+  std::unique_ptr<DeviceArray<StepRow>> device_rows;
+  std::unique_ptr<DeviceArray<int32_t>> starts, positions, device_slots, parents;
+  std::unique_ptr<DeviceArray<BlockId>> ids;
+  PreviousRows step;
+  int32_t num_slots = 0;
+
+  // Slots are as new_id says of the plan's blocks.
+  template <typename NewId>
+  RowsOnDevice(const StepPlan& plan, const GivenTokens& before, int32_t group, const NewId& new_id) {
+    ResolvedStep resolved;
+    llmb::resolve_step(plan, before, &resolved);
+    find_previous_slots(plan, resolved, group, &expected);
+    std::vector<int32_t> block_start, places = resolved.positions, parent_rows = plan.parent_rows, new_slots;
+    std::vector<BlockId> block_ids;
+    for (int32_t e = 0; e < plan.num_entries(); ++e) {
+      for (int32_t row = plan.query_start[e]; row < plan.query_start[e + 1]; ++row) {
+        const int32_t index = row - plan.query_start[e];
+        rows.push_back({e, index, places[row] - places[plan.query_start[e]]});
+      }
+      block_start.push_back(static_cast<int32_t>(block_ids.size()) / plan.num_layer_groups);
+      const int32_t* const tables = plan.block_start.data() + e * plan.num_layer_groups;
+      for (int32_t i = 0; i < tables[1] - tables[0]; ++i)
+        for (int32_t g = 0; g < plan.num_layer_groups; ++g) block_ids.push_back(new_id(plan.block_ids[tables[g] + i]));
+    }
+    slots.assign(resolved.slots.begin() + group * plan.num_tokens(),
+                 resolved.slots.begin() + (group + 1) * plan.num_tokens());
+    num_slots = 1 + std::max(*std::max_element(slots.begin(), slots.end()),
+                             *std::max_element(expected.begin(), expected.end()));
+    for (const int32_t slot : slots)
+      new_slots.push_back(new_id(slot / plan.block_size) * plan.block_size + slot % plan.block_size);
+    const size_t num_rows = rows.size() + kPadding;
+    rows.resize(num_rows), places.resize(num_rows), new_slots.resize(num_rows, -1), expected.resize(num_rows, -1);
+    if (!parent_rows.empty()) parent_rows.resize(num_rows, -1);
+    device_rows = std::make_unique<DeviceArray<StepRow>>(rows);
+    starts = std::make_unique<DeviceArray<int32_t>>(block_start);
+    positions = std::make_unique<DeviceArray<int32_t>>(places);
+    device_slots = std::make_unique<DeviceArray<int32_t>>(new_slots);
+    parents = std::make_unique<DeviceArray<int32_t>>(parent_rows);
+    ids = std::make_unique<DeviceArray<BlockId>>(block_ids);
+    step = {static_cast<int32_t>(num_rows), plan.block_size,   device_rows->data(),
+            starts->data(),                 ids->data() + group, plan.num_layer_groups,
+            positions->data(),              device_slots->data(), parent_rows.empty() ? nullptr : parents->data()};
+  }
+
+  template <class Stored>
+  std::vector<float> states_before(const std::vector<Stored>& pool, int64_t width) const {
+    std::vector<float> values;
+    for (const int32_t slot : expected)
+      for (int64_t i = 0; i < width; ++i) values.push_back(slot < 0 ? 0 : to_float(pool[slot * width + i]));
+    return values;
+  }
+};
+
+// group: the layer's
 template <class Stored>
 void check_previous(const StepPlan& plan, const GivenTokens& before, int32_t group, int64_t width) {
-  ResolvedStep step;
-  llmb::resolve_step(plan, before, &step);
-  std::vector<int32_t> expected;
-  find_previous_slots(plan, step, group, &expected);
-  std::vector<StepRow> rows;
-  std::vector<int32_t> block_start, positions = step.positions, parents = plan.parent_rows;
-  std::vector<BlockId> ids;
-  for (int32_t e = 0; e < plan.num_entries(); ++e) {
-    for (int32_t row = plan.query_start[e]; row < plan.query_start[e + 1]; ++row) {
-      const int32_t index = row - plan.query_start[e];
-      rows.push_back({e, index, step.positions[row] - step.positions[plan.query_start[e]]});
-    }
-    block_start.push_back(static_cast<int32_t>(ids.size()) / plan.num_layer_groups);
-    const int32_t* const tables = plan.block_start.data() + e * plan.num_layer_groups;
-    for (int32_t i = 0; i < tables[1] - tables[0]; ++i)
-      for (int32_t g = 0; g < plan.num_layer_groups; ++g) ids.push_back(plan.block_ids[tables[g] + i]);
-  }
-  std::vector<int32_t> slots(step.slots.begin() + group * plan.num_tokens(),
-                             step.slots.begin() + (group + 1) * plan.num_tokens());
-  const int32_t last_slot = std::max(*std::max_element(slots.begin(), slots.end()),
-                                     *std::max_element(expected.begin(), expected.end()));
-  rows.resize(rows.size() + kPadding);
-  positions.resize(rows.size()), slots.resize(rows.size(), -1), expected.resize(rows.size(), -1);
-  if (!parents.empty()) parents.resize(rows.size(), -1);
-  const std::vector<Stored> pool = row_values<Stored>(last_slot + 1, width);
-  const DeviceArray<StepRow> device_rows(rows);
-  const DeviceArray<int32_t> starts(block_start), device_positions(positions), device_slots(slots), parent_rows(parents);
-  const DeviceArray<BlockId> device_ids(ids);
+  const RowsOnDevice rows(plan, before, group, [](BlockId block) { return block; });
+  const std::vector<Stored> pool = row_values<Stored>(rows.num_slots, width);
   const DeviceArray<Stored> device_pool(pool);
-  DeviceArray<float> out(rows.size() * static_cast<size_t>(width));
-  const PreviousRows previous{static_cast<int32_t>(rows.size()),
-                              plan.block_size,
-                              device_rows.data(),
-                              starts.data(),
-                              device_ids.data() + group,
-                              plan.num_layer_groups,
-                              device_positions.data(),
-                              device_slots.data(),
-                              parents.empty() ? nullptr : parent_rows.data()};
-  previous_hidden(previous, device_pool.data(), width, out.data(), nullptr);
-  std::vector<float> values;
-  for (const int32_t slot : expected)
-    for (int64_t i = 0; i < width; ++i) values.push_back(slot < 0 ? 0 : to_float(pool[slot * width + i]));
-  CHECK(out.holds(values));
+  DeviceArray<float> out(rows.rows.size() * static_cast<size_t>(width));
+  previous_hidden(rows.step, device_pool.data(), width, out.data(), nullptr);
+  CHECK(out.holds(rows.states_before(pool, width)));
   CHECK(out.check_guards());
+}
+
+// The same where block b is the rank's b % num_ranks, which has the first ones last.
+template <class Stored>
+void check_ranks(const StepPlan& plan, const GivenTokens& before, int32_t group, int64_t width, int32_t num_ranks) {
+  const BlockId num_blocks = *std::max_element(plan.block_ids.begin(), plan.block_ids.end()) + 1;
+  const auto count = static_cast<int32_t>(ceil_div(num_blocks, num_ranks));
+  const RowsOnDevice rows(plan, before, group,
+                          [&](BlockId block) { return block % num_ranks * count + block / num_ranks; });
+  const std::vector<Stored> all = row_values<Stored>(int64_t{num_blocks} * plan.block_size, width);
+  const int64_t num_entries = plan.num_entries(), block_numbers = plan.block_size * width;
+  const DeviceArray<SliceGroup> groups(std::vector<SliceGroup>{{2, count}});
+  std::vector<BlockPair> pairs(2);
+  for (int32_t place = 0; place < count; ++place) pairs.push_back({count - 1 - place, place});
+  const DeviceArray<BlockPair> blocks(pairs);
+  DeviceArray<Stored> given(static_cast<size_t>(num_ranks * num_entries * width));
+  for (int32_t rank = 0; rank < num_ranks; ++rank) {
+    std::vector<Stored> pool(static_cast<size_t>(count * block_numbers));
+    for (int32_t place = 0; place < count; ++place)
+      if (const BlockId block = place * num_ranks + rank; block < num_blocks)
+        std::copy_n(all.begin() + block * block_numbers, block_numbers,
+                    pool.begin() + (count - 1 - place) * block_numbers);
+    const DeviceArray<Stored> own_pool(pool);
+    give_previous_hidden({rows.step, groups.data(), blocks.data(), rank}, own_pool.data(), width,
+                         given.data() + rank * num_entries * width, nullptr);
+  }
+  std::vector<Stored> own;
+  for (const int32_t slot : rows.slots) own.insert(own.end(), &all[slot * width], &all[slot * width] + width);
+  const DeviceArray<Stored> own_rows(own);
+  DeviceArray<float> out(rows.rows.size() * static_cast<size_t>(width));
+  take_previous_hidden({rows.step, groups.data(), blocks.data(), 0}, own_rows.data(), given.data(),
+                       static_cast<int32_t>(num_entries), width, out.data(), nullptr);
+  CHECK(out.holds(rows.states_before(all, width)));
+  CHECK(out.check_guards());
+  CHECK(given.check_guards());
 }
 
 template <class T, class Stored>
@@ -97,11 +152,16 @@ void check_store(int64_t width) {
       expected[slots[row] * width + i] = from_float<Stored>(to_float(x[static_cast<int64_t>(row) * width + i]));
   CHECK(pool.holds(expected));
   CHECK(pool.check_guards());
+  DeviceArray<Stored> in_order(x.size());
+  store_hidden(device_x.data(), nullptr, static_cast<int64_t>(slots.size()), width, in_order.data(), nullptr);
+  expected.clear();
+  for (const T value : x) expected.push_back(from_float<Stored>(to_float(value)));
+  CHECK(in_order.holds(expected));
 }
 
 }  // namespace
 
-TEST_CASE("each row is given the hidden state of the slot before its own, in trees its parent's") {
+TEST_CASE("each row is given the hidden state of the slot before its own, in trees its parent's, whichever rank has it") {
   TestRng rng(3);
   StepPlan in_flight;
   bool follows = false;
@@ -115,6 +175,11 @@ TEST_CASE("each row is given the hidden state of the slot before its own, in tre
     if (i % 3 == 1) check_previous<__nv_bfloat16>(plan, before, group, 8);
     if (i % 3 == 2) check_previous<__half>(plan, before, group, 1032);
     in_flight = plan, follows = true;
+    if (i % 4 != 0) continue;
+    const auto num_ranks = static_cast<int32_t>(1 + i / 12 % 3);
+    if (i % 3 == 0) check_ranks<float>(plan, before, group, 8, num_ranks);
+    if (i % 3 == 1) check_ranks<__half>(plan, before, group, 5, num_ranks);
+    if (i % 3 == 2) check_ranks<__nv_bfloat16>(plan, before, group, 264, num_ranks);
   }
 }
 
