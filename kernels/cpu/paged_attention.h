@@ -35,6 +35,8 @@ struct AttentionBatch {
   // With int4 only: where groups are open (kernels/cpu/kv_cache.h), and the block there of each row's own group.
   const KvCacheView* open = nullptr;
   const int32_t* open_blocks = nullptr;  // [num_tokens]
+  // With AttentionParams::sees_later: positions behind each sequence's last query that are seen, too; null: none.
+  const int32_t* num_later = nullptr;  // [num_seqs]
 };
 
 // Applied to scores: score = q · k * scale, capped, + ALiBi.

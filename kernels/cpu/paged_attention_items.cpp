@@ -32,7 +32,7 @@ void AttentionItems::add_own_tokens(const AttentionBatch& batch, const Attention
     for (int32_t row = batch.query_start[s], end = batch.query_start[s + 1]; row < end; ++row) {
       const int32_t position = batch.context_len[s] - (end - row);
       int32_t limit = position + 1;
-      if (params.sees_later) limit = batch.context_len[s];
+      if (params.sees_later) limit = batch.context_len[s] + (batch.num_later != nullptr ? batch.num_later[s] : 0);
       if (params.sees_later && params.reach > 0) limit = std::min(limit, position + params.reach + 1);
       tokens_.push_back({row, position, limit});
     }

@@ -19,18 +19,19 @@ class BatchPart {
       const int64_t last = std::min<int64_t>(all.query_start[s + 1], end);
       if (first >= last) continue;
       query_start_.push_back(query_start_.back() + static_cast<int32_t>(last - first));
-      context_len_.push_back(all.context_len[s] - static_cast<int32_t>(all.query_start[s + 1] - last));
+      num_later_.push_back(static_cast<int32_t>(all.query_start[s + 1] - last));
+      context_len_.push_back(all.context_len[s] - num_later_.back());
       block_start_.push_back(all.block_start[s]);
     }
   }
   AttentionBatch batch() const {
     return {static_cast<int32_t>(context_len_.size()), query_start_.data(), context_len_.data(), block_start_.data(),
-            block_ids_, {}, nullptr};
+            block_ids_, {}, nullptr, nullptr, nullptr, num_later_.data()};
   }
 
  private:
   const BlockId* block_ids_;
-  std::vector<int32_t> query_start_ = {0}, context_len_, block_start_;
+  std::vector<int32_t> query_start_ = {0}, context_len_, block_start_, num_later_;
 };
 
 // States of all heads of some tokens over one segment, as ranks give them to each other: those of a KV head's query
@@ -168,7 +169,7 @@ class TokenRun {
 void paged_attention_parts(const float* q, int64_t q_stride, float* out, int64_t first_own, int64_t num_own,
                            const AttentionBatch& batch, const AttentionParams& params, const KvCacheView& kv,
                            Collectives& ranks, ThreadPool& pool) {
-  LLMB_CHECK(kv.block_size % kSegment == 0 && !params.sees_later && batch.shared_prefixes.empty());
+  LLMB_CHECK(kv.block_size % kSegment == 0 && batch.shared_prefixes.empty());
   const AttentionCall all = make_attention_call(q, q_stride, out, batch, params, kv);
   const int64_t num_tokens = batch.query_start[batch.num_seqs];
   const int64_t token_floats = params.num_heads * (all.padded_dim() + 2);

@@ -159,4 +159,28 @@ TEST_CASE("a decoder's vectors of texts, of their last states and of all: one GP
   }
 }
 
+// Each rank computes all rows of such a text, and keeps its slices.
+TEST_CASE("vectors and scores by encoders, and by decoders that classify: one GPU's bytes") {
+  const auto check = [](EngineJobOptions o, const std::vector<nlohmann::json>& lines) {
+    o.make_backend = [] { return make_cuda_backend(0); };
+    o.load.num_threads = 1;
+    o.load.cuda.deterministic = true;
+    const auto expected = answers_to(lines, o);
+    for (const nlohmann::json& record : expected) REQUIRE_MESSAGE(!record.contains("error"), record.dump());
+    o.make_backend = [] { return std::make_unique<RanksAtWork>(divided(2)); };
+    o.scheduler.block_size = 2 * kSliceTokens, o.scheduler.num_blocks = 9;
+    CHECK(answers_to(lines, o) == expected);
+  };
+  for (const std::string name : {"bert", "modernbert"}) {
+    CAPTURE(name);
+    std::vector<nlohmann::json> lines;
+    for (const nlohmann::json& line : read_json_lines(kFixtures + "encoders/" + name + "/golden.jsonl"))
+      if (const size_t length = line["token_ids"].size(); length < 10 || length > 256)
+        lines.push_back({{"prompt", line["text"]}});
+    check(encoder_job(kFixtures + "encoders/" + name), lines);
+  }
+  check(classifier_job("llama"), {{{"prompt", "The quick brown fox."}}, {{"prompt", "a"}}});
+  check(classifier_job("bert"), {{{"text_1", "The quick"}, {"text_2", "brown fox."}}, {{"prompt", "a"}}});
+}
+
 }  // namespace llmb::test

@@ -31,6 +31,8 @@ struct Shape {
   float softcap = 0;
   bool has_sinks = false, has_alibi = false;
   int32_t latent_dim = 0;
+  bool sees_later = false;
+  int32_t reach = 0;
 
   int64_t q_size() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_kv_heads} * head_dim; }
@@ -101,7 +103,7 @@ struct Params {
       sinks.push_back(static_cast<float>(h % 3) - 0.5f);
     }
     params = {s.num_heads, 0.2f, s.window, s.softcap, s.has_alibi ? slopes.data() : nullptr,
-              s.has_sinks ? sinks.data() : nullptr};
+              s.has_sinks ? sinks.data() : nullptr, /*chunk=*/0, s.sees_later, s.reach};
   }
 };
 
@@ -160,6 +162,8 @@ const std::vector<Shape> kShapes = {
     {4, 2, 32, DType::kF32, /*window=*/40, /*softcap=*/20},
     {4, 2, 32, DType::kBF16, 0, 0, /*has_sinks=*/true, /*has_alibi=*/true},
     {40, 1, 48, DType::kBF16, 0, 0, false, false, /*latent_dim=*/32},
+    {4, 4, 32, DType::kF32, 0, 0, false, false, 0, /*sees_later=*/true},
+    {4, 2, 32, DType::kBF16, 0, 0, false, false, 0, /*sees_later=*/true, /*reach=*/280},
 };
 
 }  // namespace

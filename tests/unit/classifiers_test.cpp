@@ -64,13 +64,16 @@ TEST_CASE("scores of texts and pairs equal transformers', whatever the schedule"
     options.scheduler.block_size = 4;
     options.scheduler.enable_prefix_caching = false;
     CHECK(answers_to(lines, options) == records);
-    for (const auto& [num_stages, context_size] : {std::pair{2, 1}, {1, 2}}) {
-      if (options.config.num_hidden_layers < num_stages) continue;
-      options.make_backend = [num_stages = num_stages, context_size = context_size] {
-        return make_thread_ranks(1, num_stages, 0, nullptr, context_size);
+    for (const RankPart& grid : {RankPart{.num_stages = 2}, RankPart{.context_size = 2},
+                                 RankPart{.context_size = 2, .divides_kv = true}}) {
+      if (options.config.num_hidden_layers < grid.num_stages) continue;
+      options.make_backend = [grid] {
+        return make_thread_ranks(1, grid.num_stages, 0, nullptr, grid.context_size, grid.divides_kv);
       };
+      options.scheduler.block_size = grid.divides_kv ? grid.context_size * kSliceTokens : 4;
       CHECK(answers_to(lines, options) == records);
     }
+    options.scheduler.block_size = 4;
     options.make_backend = [] { return make_thread_ranks(2); };
     const std::vector<json> divided = answers_to(lines, options);
     for (size_t i = 0; i < records.size(); ++i) {

@@ -99,7 +99,8 @@ class FirstRank final : public RankedBackend {
   }
 
   Status load(const ModelConfig& config, const LoadOptions& options) override {
-    LLMB_RETURN_IF_ERROR(check_ranked_load(config, context_->part));
+    const RankPart& part = context_->part;
+    LLMB_RETURN_IF_ERROR(check_ranks(config, part.tensor_size, part.num_stages, part.context_size));
     Status status = peers_->begin_load(config, options);
     if (status.ok()) status = local_->load(config, options);
     if (!status.ok()) {
@@ -199,13 +200,6 @@ class FirstRank final : public RankedBackend {
 };
 
 }  // namespace
-
-Status check_ranked_load(const ModelConfig& config, const RankPart& grid) {
-  LLMB_RETURN_IF_ERROR(check_ranks(config, grid.tensor_size, grid.num_stages, grid.context_size));
-  if (!config.is_encoder || !grid.divides_kv) return {};
-  return unsupported("model_type \"" + config.model_type + "\" is an encoder, whose keys and values ranks do not divide "
-                     "yet; use --prefill-context-parallel-size");
-}
 
 std::unique_ptr<RankedBackend> make_ranked_backend(std::unique_ptr<Backend> local, std::shared_ptr<RankContext> context,
                                                    std::unique_ptr<RankPeers> peers, double patience_ms) {

@@ -29,9 +29,6 @@ class RankedBackend : public Backend {
   virtual RankTimes times() const = 0;
 };
 
-// kUnsupported, by name: what ranks do not divide yet.
-Status check_ranked_load(const ModelConfig& config, const RankPart& grid);
-
 // local: rank 0's part of the work, made with the same context. patience_ms: how long a step may take (0: any time).
 // A rank that fails, dies or hangs ends what is in flight with kDeviceError, or the error that it met.
 std::unique_ptr<RankedBackend> make_ranked_backend(std::unique_ptr<Backend> local, std::shared_ptr<RankContext> context,
