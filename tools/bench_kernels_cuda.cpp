@@ -34,6 +34,7 @@
 #include "tools/cuda_bench_int4.h"
 #include "tools/cuda_bench_lora.h"
 #include "tools/cuda_bench_more_ops.h"
+#include "tools/cuda_bench_slices.h"
 #include "tools/cuda_bench_sparse24.h"
 #include "tools/cuda_bench_states.h"
 #include "tools/cuda_bench_steps.h"
@@ -66,7 +67,8 @@ struct Options {
                                   "silu_mul",    "embedding",       "gather_rows",  "sample",
                                   "block_copy",  "resolve_step",    "lora",         "more",
                                   "linear_int4", "linear_fp8",      "states",       "wide",
-                                  "texts",       "linear_sparse24", "int8_groups",  "w4a8"};
+                                  "texts",       "linear_sparse24", "int8_groups",  "w4a8",
+                                  "slices"};
   std::string shape = "llama-3.1-8b";
 
   bool wants(const std::string& op) const { return std::find(ops.begin(), ops.end(), op) != ops.end(); }
@@ -350,6 +352,8 @@ int run(const Options& options, Settings settings) {
     if (options.wants("lora")) expert_lora_cases(bench, shape.is_tiny());
     if (options.wants("resolve_step")) step_cases(bench, shape.is_tiny());
     if (options.wants("block_copy")) block_copy_cases(bench, shape.kv_heads, shape.head_dim, shape.is_tiny());
+    if (options.wants("slices"))
+      slice_cases(bench, {shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.is_tiny()});
     if (options.wants("states")) state_cases(bench, shape.is_tiny());
     if (options.wants("wide")) wide_cases(bench, shape.is_tiny());
     if (options.wants("texts")) text_cases(bench, shape.is_tiny());
@@ -370,7 +374,7 @@ int main(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.add_option(
          "--ops", options.ops,
-         "ops to run; more: those of other architectures; states: recurrent; int4_shares: linear_int4 with other shares of the device")
+         "ops to run; more: those of other architectures; states: recurrent; slices: of keys and values that GPUs divide; int4_shares: linear_int4 with other shares of the device")
       ->delimiter(',');
   app.add_option("--shape", options.shape,
                  "llama-3.1-8b, llama-3.2-1b, qwen2.5-0.5b, qwen3-0.6b, smollm2-135m, or tiny: only that all runs");

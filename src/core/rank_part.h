@@ -14,7 +14,8 @@
 //
 // Context parallel: ranks with the same part of the model share out the rows of each step, prompts' above all, and give
 // each other keys and values (backend/cpu/step_rows.h, backend/cuda/context_rows.h). Each keeps those of all positions, or
-// with divided keys and values those of its slice of each block (backend/cpu/kv_slices.h).
+// with divided keys and values those of its slice of each block (backend/cpu/kv_slices.h,
+// backend/cuda/gathered_slices.h).
 #pragma once
 
 #include <cstdint>

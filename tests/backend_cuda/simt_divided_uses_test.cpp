@@ -11,6 +11,7 @@
 #include "model/eagle_layer.h"
 #include "tests/backend_cuda/drafted_job.h"
 #include "tests/backend_cuda/ranks_job.h"
+#include "tests/support/all_schedules.h"
 #include "tests/support/draft_guesses.h"
 #include "tests/support/forked_ranks.h"
 #include "tests/support/medusa_golden.h"
@@ -50,15 +51,18 @@ TEST_CASE("a layer behind the last one guesses what it does on one GPU, also whe
   struct Case {
     DraftingModel drafting;
     DType dtype, kv_dtype;
-    std::vector<ForkedRanksOptions> grids;
+    ForkedRanksOptions grid;
   };
   const std::vector<int32_t> lengths = {3, 255, 510};
   constexpr int32_t kMaxTokens = 528;
-  for (Case& c : std::vector<Case>{
-           {{"mtp/glm4_moe", ""}, DType::kBF16, DType::kF8, {divided(2, 1, 1, 3)}},
-           {{"mtp/deepseek_v3", ""}, DType::kF32, DType::kF32, {divided(3)}},
-           {{"models/llama-gqa", "llama-gqa-3"}, DType::kBF16, DType::kBF16, {divided(2, 1, 2, 5)}},
-           {{"models/llama-gqa", "llama-gqa"}, DType::kF32, DType::kI8, {divided(2)}}}) {
+  std::vector<Case> cases = {{{"mtp/glm4_moe", ""}, DType::kBF16, DType::kF8, divided(2, 1, 1, 3)},
+                             {{"mtp/deepseek_v3", ""}, DType::kF32, DType::kF32, divided(3)},
+                             {{"models/llama-gqa", "llama-gqa-3"}, DType::kBF16, DType::kBF16, divided(2, 1, 2, 5)},
+                             {{"models/llama-gqa", "llama-gqa"}, DType::kF32, DType::kI8, divided(2)}};
+  for (const char* const eagle : {"qwen3", "qwen3-3", "qwen3_moe"})
+    if (const std::string name = eagle; runs_all_schedules())
+      cases.push_back({{"models/" + name.substr(0, name.find('-')), name}, DType::kBF16, DType::kBF16, divided(2)});
+  for (Case& c : cases) {
     CAPTURE(c.drafting.model);
     ModelConfig& config = c.drafting.config;
     config.max_position_embeddings = std::max(config.max_position_embeddings, kMaxTokens);
@@ -76,8 +80,7 @@ TEST_CASE("a layer behind the last one guesses what it does on one GPU, also whe
     };
     const std::vector<float> expected = guesses(make_cuda_backend(0), 16, 128);
     CHECK(expected.size() > 3 * 20 * lengths.size() / 2);
-    for (const ForkedRanksOptions& grid : c.grids)
-      CHECK((guesses(make_forked_ranks(grid).backend, grid.context_size * kSliceTokens, 128) == expected));
+    CHECK((guesses(make_forked_ranks(c.grid).backend, c.grid.context_size * kSliceTokens, 128) == expected));
   }
 }
 
@@ -171,13 +174,14 @@ TEST_CASE("vectors and scores by encoders, and by decoders that classify: one GP
     o.scheduler.block_size = 2 * kSliceTokens, o.scheduler.num_blocks = 9;
     CHECK(answers_to(lines, o) == expected);
   };
-  for (const std::string name : {"bert", "modernbert"}) {
-    CAPTURE(name);
+  for (const std::string& dir : encoder_dirs()) {
+    CAPTURE(dir);
+    if (!runs_all_schedules() && !dir.ends_with("/bert") && !dir.ends_with("/modernbert")) continue;
     std::vector<nlohmann::json> lines;
-    for (const nlohmann::json& line : read_json_lines(kFixtures + "encoders/" + name + "/golden.jsonl"))
+    for (const nlohmann::json& line : read_json_lines(dir + "/golden.jsonl"))
       if (const size_t length = line["token_ids"].size(); length < 10 || length > 256)
         lines.push_back({{"prompt", line["text"]}});
-    check(encoder_job(kFixtures + "encoders/" + name), lines);
+    check(encoder_job(dir), lines);
   }
   check(classifier_job("llama"), {{{"prompt", "The quick brown fox."}}, {{"prompt", "a"}}});
   check(classifier_job("bert"), {{{"text_1", "The quick"}, {"text_2", "brown fox."}}, {{"prompt", "a"}}});
