@@ -125,6 +125,13 @@ void add(float* residual, const float* delta, float factor, int64_t size, Thread
   });
 }
 
+void add_columns(float* x, const float* y, int64_t stride, float factor, int64_t rows, int64_t width,
+                 ThreadPool& pool) {
+  for_each_row(pool, rows, width, [&](int64_t row, int) {
+    HWY_DYNAMIC_DISPATCH(add_span)(x + row * width, y + row * stride, factor, width);
+  });
+}
+
 void sum(std::span<const void* const> parts, int64_t size, float* out, ThreadPool& pool) {
   for_each_span(pool, size,
                 [&](int64_t begin, int64_t n) { HWY_DYNAMIC_DISPATCH(sum_span)(parts, begin, n, out + begin); });

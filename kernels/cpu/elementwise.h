@@ -1,5 +1,5 @@
-// add: residual += factor * delta. sum: of several arrays, in their order. scale: x = factor * x. softcap:
-// x = cap * tanh(x / cap) (Gemma 2). clamp: x is brought into [-limit, limit]. add_gated: x += e(gate) * y, e the
+// add: residual += factor * delta; add_columns: the same of rows. sum: of several arrays, in their order. scale:
+// x = factor * x. softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x is brought into [-limit, limit]. add_gated: x += e(gate) * y, e the
 // logistic function. grow_queries: q grows with its position (core/model_config.h). Each element depends on its own
 // inputs alone; NaN stays NaN.
 #pragma once
@@ -16,6 +16,10 @@ namespace llmb::cpu {
 void add(float* residual,     // [size]  in and out
          const float* delta,  // [size]
          float factor, int64_t size, ThreadPool& pool);
+
+void add_columns(float* x,        // [rows, width]  in and out
+                 const float* y,  // [rows, stride]  the first width columns are read
+                 int64_t stride, float factor, int64_t rows, int64_t width, ThreadPool& pool);
 
 void sum(std::span<const void* const> parts,  // each [size] floats
          int64_t size,

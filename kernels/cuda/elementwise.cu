@@ -43,6 +43,14 @@ __global__ void __launch_bounds__(kThreads) add_kernel(float* __restrict__ resid
   if (out != nullptr) store_floats(r, out + at);
 }
 
+template <class T>
+__global__ void __launch_bounds__(kThreads) add_columns_kernel(float* __restrict__ x, const T* __restrict__ y,
+                                                               int64_t stride, float factor, int64_t width) {
+  ptx::follow_previous_grid();
+  const int64_t row = blockIdx.x, column = int64_t{blockIdx.y} * kThreads + threadIdx.x, at = row * width + column;
+  if (column < width) x[at] = fmaf(factor, to_float(y[row * stride + column]), x[at]);
+}
+
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) add_scaled_kernel(float* __restrict__ residual, const T* __restrict__ delta,
                                                               const float* __restrict__ factor, int64_t size) {
@@ -153,6 +161,12 @@ void add(float* residual, const T* delta, float factor, int64_t size, T* out, cu
 }
 
 template <class T>
+void add_columns(float* x, const T* y, int64_t stride, float factor, int64_t rows, int64_t width, cudaStream_t stream) {
+  if (rows == 0) return;
+  launch_ahead({row_grid(rows, width), dim3(kThreads), 0, stream}, add_columns_kernel<T>, x, y, stride, factor, width);
+}
+
+template <class T>
 void add_scaled(float* residual, const T* delta, const float* factor, int64_t size, cudaStream_t stream) {
   for_packs(
       size,
@@ -209,6 +223,9 @@ void grow_queries(T* qkv, const int32_t* positions, const QueryGrowth& growth, i
 template void add(float*, const float*, float, int64_t, float*, cudaStream_t);
 template void add(float*, const __nv_bfloat16*, float, int64_t, __nv_bfloat16*, cudaStream_t);
 template void add(float*, const __half*, float, int64_t, __half*, cudaStream_t);
+template void add_columns(float*, const float*, int64_t, float, int64_t, int64_t, cudaStream_t);
+template void add_columns(float*, const __nv_bfloat16*, int64_t, float, int64_t, int64_t, cudaStream_t);
+template void add_columns(float*, const __half*, int64_t, float, int64_t, int64_t, cudaStream_t);
 template void add_scaled(float*, const float*, const float*, int64_t, cudaStream_t);
 template void add_scaled(float*, const __nv_bfloat16*, const float*, int64_t, cudaStream_t);
 template void add_scaled(float*, const __half*, const float*, int64_t, cudaStream_t);

@@ -1,5 +1,5 @@
-// add: residual += factor * delta; out = residual. scale: x = factor * x. add_scaled: residual = factor * (residual +
-// delta). softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x is brought into [-limit, limit]. add_gated: x += e(gate) *
+// add: residual += factor * delta; out = residual. add_columns: x += factor * y, of rows of y. scale: x = factor * x.
+// add_scaled: residual = factor * (residual + delta). softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x is brought into [-limit, limit]. add_gated: x += e(gate) *
 // y, e the logistic function. multiply_by_gate: x = x * f(gate). grow_queries: q grows with its position
 // (core/model_config.h). Elementwise in fp32, rounded once; NaN stays NaN.
 #pragma once
@@ -20,6 +20,11 @@ void add(float* residual,  // [size]  in and out
          float factor, int64_t size,
          T* out,  // [size]  or nullptr: not wanted
          cudaStream_t stream);
+
+template <class T>
+void add_columns(float* x,    // [rows, width]  in and out
+                 const T* y,  // [rows, stride]  the first width columns are read
+                 int64_t stride, float factor, int64_t rows, int64_t width, cudaStream_t stream);
 
 void scale(float* x,  // [size]  in and out
            float factor, int64_t size, cudaStream_t stream);

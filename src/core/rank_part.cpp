@@ -91,17 +91,50 @@ void divide_layers(const ModelConfig& config, int32_t rank, int32_t size, ModelS
                                 even_mlp(config, config.intermediate_size_of(i), rank, size)});
 }
 
+// Where stages may begin, 0 among them: from there on no layer attends to the keys and values of one before.
+std::vector<int64_t> stage_begins(const ModelConfig& config) {
+  std::vector<int64_t> begins;
+  int64_t first_read = config.num_hidden_layers;  // of those from i on
+  for (int32_t i = config.num_hidden_layers - 1; i >= 0; --i) {
+    first_read = std::min<int64_t>(first_read, config.kv_layer_of(i));
+    if (first_read >= i) begins.push_back(i);
+  }
+  std::reverse(begins.begin(), begins.end());
+  return begins;
+}
+
+// Behind the last layer with keys and values of its own a stage of one rank goes on with rows that are sampled
+// (Ops::narrow_step): of prompts with hardly any.
+void leave_out_readers(const ModelConfig& config, std::vector<int64_t>* prompts) {
+  for (int32_t i = config.num_hidden_layers - 1; i >= 0; --i) {
+    if (config.has_own_kv(i) || config.layer(i).has_state) return;
+    (*prompts)[static_cast<size_t>(i)] = 0;
+  }
+}
+
+// The costs of layers, those between two begins of stages together.
+std::vector<int64_t> joined(const std::vector<int64_t>& costs, const std::vector<int64_t>& begins) {
+  std::vector<int64_t> sums(begins.size());
+  for (size_t layer = 0, part = 0; layer < costs.size(); ++layer) {
+    if (part + 1 < begins.size() && begins[part + 1] == static_cast<int64_t>(layer)) ++part;
+    sums[part] += costs[layer];
+  }
+  return sums;
+}
+
 // Those of its stage, balanced by what was measured, or by what is counted where nothing was.
 Range layers_of(const ModelConfig& config, const RankPart& part) {
   const int64_t layers = config.num_hidden_layers;
   if (part.num_stages == 1) return {0, layers};
-  const StageCosts& measured = part.rows.costs;
-  const bool is_measured = static_cast<int64_t>(measured.answers.size()) == layers;
-  const std::vector<int64_t> bounds =
-      cut_layers(is_measured ? measured : counted_costs(config, part.rows.mean_position), part.rows.prompt_permille,
-                 part.num_stages);
+  const bool is_measured = static_cast<int64_t>(part.rows.costs.answers.size()) == layers;
+  StageCosts costs = is_measured ? part.rows.costs : counted_costs(config, part.rows.mean_position);
+  if (part.tensor_size == 1 && !part.divides_kv) leave_out_readers(config, &costs.prompts);
+  std::vector<int64_t> begins = stage_begins(config);
+  costs.prompts = joined(costs.prompts, begins), costs.answers = joined(costs.answers, begins);
+  const std::vector<int64_t> bounds = cut_layers(costs, part.rows.prompt_permille, part.num_stages);
+  begins.push_back(layers);
   const auto stage = static_cast<size_t>(part.stage());
-  return {bounds[stage], bounds[stage + 1]};
+  return {begins[static_cast<size_t>(bounds[stage])], begins[static_cast<size_t>(bounds[stage + 1])]};
 }
 
 // Key heads with their value heads, or channels where a convolution is all there is.
@@ -142,30 +175,30 @@ Status check_layers(const ModelConfig& config, int32_t size) {
   return {};
 }
 
-// Layers may take something from others than the one before them, and tokens from those behind them.
-Status check_links(const ModelConfig& config) {
-  const auto refused = [&](const char* what) {
-    return unsupported("model_type \"" + config.model_type + "\" has " + what +
-                       ", which ranks do not divide yet; use --tensor-parallel-size");
-  };
-  if (config.hidden_size_per_layer_input > 0) return refused("inputs of layers");
-  for (const LayerConfig& layer : config.layers)
-    if (layer.kv_layer >= 0) return refused("layers with the keys and values of others");
-  return {};
+Status check_stages(const ModelConfig& config, int32_t num_stages, Quantization quantization) {
+  if (num_stages == 1) return {};
+  if (config.num_hidden_layers < num_stages)
+    return cannot_divide("num_hidden_layers", config.num_hidden_layers, num_stages);
+  if (config.hidden_size_per_layer_input > 0 && quantization != Quantization::kNone)
+    return unsupported(std::string("quantization ") + quantization_name(quantization) + ": model_type \"" +
+                       config.model_type + "\" has a table of inputs of all layers, whose rows are rounded as a whole, "
+                       "so stages do not divide it; leave one of the two out");
+  const std::vector<int64_t> begins = stage_begins(config);
+  if (static_cast<int64_t>(begins.size()) >= num_stages) return {};
+  return unsupported("model_type \"" + config.model_type + "\" cannot be cut into more than " +
+                     std::to_string(begins.size()) + " stages: its layers from " + std::to_string(begins.back()) +
+                     " on attend to each other's keys and values; use --tensor-parallel-size");
 }
 
 }  // namespace
 
-Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_stages, int32_t context_size) {
+Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_stages, int32_t context_size,
+                   Quantization quantization) {
   if (tensor_size * num_stages * context_size == 1) return {};
-  const auto refused = [&](const char* what) {
-    return unsupported("model_type \"" + config.model_type + "\" has " + what + ", which ranks do not divide yet");
-  };
-  if (num_stages * context_size > 1) LLMB_RETURN_IF_ERROR(check_links(config));
-  if (config.has_states() && context_size > 1) return refused("recurrent states, whose rows follow each other");
-  if (config.scale_by_inverse_layer && num_stages > 1) return refused("scores that are scaled by layer");
-  if (config.num_hidden_layers < num_stages)
-    return cannot_divide("num_hidden_layers", config.num_hidden_layers, num_stages);
+  if (config.scale_by_inverse_layer && num_stages > 1)
+    return unsupported("model_type \"" + config.model_type +
+                       "\" has scores that are scaled by layer, which ranks do not divide yet");
+  LLMB_RETURN_IF_ERROR(check_stages(config, num_stages, quantization));
   if (tensor_size == 1) return {};
   LLMB_RETURN_IF_ERROR(check_states(config.state, tensor_size));
   if (layers_differ(config)) LLMB_RETURN_IF_ERROR(check_layers(config, tensor_size));
@@ -199,7 +232,10 @@ ModelShare share_of(const ModelConfig& config, const RankPart& part) {
                       rank == 0,
                       part.is_first_stage(),
                       part.is_last_stage()};
-  if (size == 1) return share;
+  if (size == 1) {
+    if (layers_differ(config)) divide_layers(config, rank, size, &share);
+    return share;
+  }
   divide_heads(config, rank, size, &share);
   if (config.has_states()) divide_states(config, rank, size, &share);
   share.mlp = even_mlp(config, config.intermediate_size, rank, size);
@@ -223,6 +259,8 @@ ModelConfig config_of(const ModelConfig& config, const ModelShare& share) {
   own.num_hidden_layers = static_cast<int32_t>(share.layers.count());
   if (!config.layers.empty())
     own.layers.assign(config.layers.begin() + share.layers.begin, config.layers.begin() + share.layers.end);
+  for (LayerConfig& layer : own.layers)
+    if (layer.kv_layer >= 0) layer.kv_layer -= static_cast<int32_t>(share.layers.begin);
   const auto take = [](const ModelShare::OfLayer& part, LayerConfig* layer) {
     if (layer->num_key_value_heads > 0) layer->num_key_value_heads = static_cast<int32_t>(part.kv_heads.count());
     if (layer->intermediate_size > 0) layer->intermediate_size = static_cast<int32_t>(part.mlp.count());

@@ -10,7 +10,7 @@
 //
 // Pipeline parallel (Narayanan et al. 2021, arXiv:2104.04473): stages of ranks have some layers each, one behind the
 // other, and hand the residual stream on. The first stage embeds tokens, the last one draws them, and has what lies behind
-// the last layer: heads, and a layer that drafts.
+// the last layer: heads, and a layer that drafts. Layers that attend to another one's keys and values stand in its stage.
 //
 // Context parallel: ranks with the same part of the model share out the rows of each step, prompts' above all, and give
 // each other keys and values (backend/cpu/step_rows.h, backend/cuda/context_rows.h). Each keeps those of all positions, or
@@ -86,8 +86,10 @@ struct ModelShare {
   const Range& mlp_of(int32_t layer) const { return of_layers.empty() ? mlp : of_layers[layer].mlp; }
 };
 
-// kUnsupported, naming what of the model cannot be divided so. REQUIRES: all are at least 1
-Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_stages, int32_t context_size = 1);
+// kUnsupported, naming what of the model cannot be divided so. quantization: of weights, as they are loaded. REQUIRES: all
+// sizes are at least 1
+Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_stages, int32_t context_size = 1,
+                   Quantization quantization = Quantization::kNone);
 
 // REQUIRES: check_ranks() is ok
 ModelShare share_of(const ModelConfig& config, const RankPart& part);

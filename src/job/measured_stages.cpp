@@ -164,7 +164,8 @@ class StageMeasurement {
   std::optional<MeasuredStages> measure() {
     std::vector<size_t> kind_of;  // [num_layers]
     for (int32_t i = 0; i < config_.num_hidden_layers; ++i) {
-      const LayerConfig layer = config_.layer(i);
+      LayerConfig layer = config_.layer(i);
+      layer.kv_layer = -1;  // its own keys and values take hardly any time
       size_t kind = 0;
       while (kind < kinds_.size() && !cost_alike(kinds_[kind].layer, layer, answers_.base)) ++kind;
       if (kind == kinds_.size()) kinds_.emplace_back().layer = layer;
@@ -228,6 +229,7 @@ class StageMeasurement {
     if (also != nullptr) model.layers.push_back(*also);
     model.num_hidden_layers = static_cast<int32_t>(model.layers.size());
     model.vocab_size = vocab_size;
+    model.vocab_size_per_layer_input = std::min(config_.vocab_size_per_layer_input, vocab_size);
     if (!layer.has_state) model.state = {};
     return model;
   }

@@ -165,7 +165,8 @@ std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device
     return JobStop{JobEnd::kOptionRefused, name + ": not with `merge_adapters` auto yet; leave one of the two out"};
   ModelConfig config = model.config;
   config.mtp.is_used = o.speculation.mtp || !o.speculation.eagle.empty();
-  const Status status = check_ranks(config, grid.tensor_size, grid.num_stages, grid.context_size);
+  const Status status =
+      check_ranks(config, grid.tensor_size, grid.num_stages, grid.context_size, o.load.cpu.quantization);
   if (!status.ok()) return model_stop(status.with_context(name));
   return device == DeviceKind::kCuda ? check_gpu_options(o, name) : std::nullopt;
 }

@@ -246,9 +246,13 @@ void Loader::load_layer_inputs(const std::string& prefix, ModelWeights* weights)
   Parts table, projection;
   table.add(reader_.tensor(prefix + names_.embed_layer_inputs + ".weight", {c_.vocab_size_per_layer_input, all}), {},
             false);
-  weights->embed_layer_inputs = make(rows_of(table, share_.vocab), WeightRole::kVocabulary);
+  table = rows_of(table, share_.vocab);
+  for (TensorView& rows : table.weights)
+    rows = reader_.columns(rows, share_.layers.begin * size, share_.layers.count() * size);
+  weights->embed_layer_inputs = make(table, WeightRole::kVocabulary);
   add_projection(prefix, names_.project_layer_inputs, all, c_.hidden_size, false, &projection);
   weights->project_layer_inputs = make(projection);
+  weights->num_layer_inputs = c_.num_hidden_layers;
   weights->layer_inputs_norm.weight =
       vector(prefix + names_.layer_inputs_norm + ".weight", size, c_.norm_weight_offset);
 }

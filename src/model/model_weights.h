@@ -82,8 +82,10 @@ struct ModelWeights {
   std::unique_ptr<LinearWeight> embed_positions;  // [max_position_embeddings, hidden_size], or null
   std::unique_ptr<LinearWeight> embed_types;      // [num_token_types, hidden_size], or null
   NormWeights embedding_norm;                     // [hidden_size], or null
-  // Inputs of layers, one behind the other: [vocab_size_per_layer_input, …], [… , hidden_size], and of one layer's.
+  // Inputs of layers, one behind the other: a stage's, [vocab_size_per_layer_input, …]; all layers', [… , hidden_size], as
+  // how a product rounds may depend on how many columns it gives; and of one layer's.
   std::unique_ptr<LinearWeight> embed_layer_inputs, project_layer_inputs;
+  int64_t num_layer_inputs = 0;                   // layers that project_layer_inputs is of
   NormWeights layer_inputs_norm;                  // [hidden_size_per_layer_input]
   std::vector<LayerWeights> layers;               // [num_used_layers]
   NormWeights norm;                               // [hidden_size]

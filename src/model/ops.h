@@ -101,6 +101,11 @@ class Ops : public WeightMaker {
                    float factor, int64_t rows,
                    Rows out) = 0;  // [rows, hidden_size]
 
+  // x += factor * y, of y's columns from first_column on
+  virtual void add_columns(Rows x,  // [rows, width] fp32  in and out
+                           Rows y,  // [rows, any]
+                           int64_t first_column, float factor, int64_t rows) = 0;
+
   // residual += delta (no data: nothing is added); out = residual / rms(residual) * weight
   virtual void add_rms_norm(Rows residual,               // [rows, hidden_size] fp32  in and out
                             Rows delta,                  // [rows, hidden_size]

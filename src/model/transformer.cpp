@@ -91,7 +91,7 @@ Transformer::Transformer(const ModelConfig& config, ModelWeights weights, Ops& o
   }
   if (inputs > 0) {
     layer_inputs_ = ops.allocate(max_num_tokens, inputs * config.num_hidden_layers, DType::kF32);
-    projected_inputs_ = ops.allocate(max_num_tokens, inputs * config.num_hidden_layers, dtype);
+    projected_inputs_ = ops.allocate(max_num_tokens, inputs * weights_.num_layer_inputs, dtype);
     sampled_inputs_ = ops.allocate(max_num_samples, inputs * config.num_hidden_layers, DType::kF32);
     input_gates_ = ops.allocate(max_rows, inputs, dtype);
     gated_inputs_ = ops.allocate(max_rows, inputs, dtype);
@@ -105,6 +105,7 @@ void Transformer::forward(int64_t num_tokens, int64_t num_samples, int32_t num_l
     for (const Rows stream : received()) link_->receive(stream, num_tokens);
   const int32_t count = num_layers == 0 ? config_.num_hidden_layers
                                         : std::clamp(num_layers - first_layer_, 0, config_.num_hidden_layers);
+  if (layer_inputs_ && !is_first_stage() && count > 0) embed_layer_inputs(num_tokens);
   if (!is_last_stage_) return forward_and_send(num_tokens, count);
   if (count == 0) return sample_received(num_tokens, num_samples);
   const int32_t last = count - 1;
@@ -147,12 +148,15 @@ void Transformer::sample_behind(int32_t last, int64_t num_tokens, int64_t num_sa
 
 void Transformer::be_stage(int32_t first_layer, bool is_last, StageLink* link) {
   first_layer_ = first_layer, is_last_stage_ = is_last, link_ = link;
+  if (layer_inputs_ && !(is_first_stage() && is_last))
+    embedded_ = ops_.allocate(max_num_tokens_, config_.hidden_size, ops_.activation_dtype());
 }
 
 std::vector<Rows> Transformer::streams_before(int32_t layer) const {
   std::vector<Rows> streams = {residual_->rows()};
   for (size_t i = 0; config_.mtp.takes_states() && i < states_.size(); ++i)
     if (config_.mtp.state_layers[i] < layer) streams.push_back(states_[i]->rows());
+  if (embedded_) streams.push_back(embedded_->rows());
   return streams;
 }
 
@@ -206,21 +210,23 @@ void Transformer::embed(int64_t num_tokens) {
   if (weights_.embed_positions) ops_.add_positions(*weights_.embed_positions, num_tokens, residual);
   if (weights_.embed_types) ops_.add_token_types(*weights_.embed_types, num_tokens, residual);
   if (config_.embedding_norm) add_norm(residual, Rows(), weights_.embedding_norm, num_tokens, residual);
-  if (layer_inputs_) embed_layer_inputs(num_tokens);
+  if (!layer_inputs_) return;
+  ops_.add(residual, Rows(), 1, num_tokens, embedded());
+  embed_layer_inputs(num_tokens);
 }
 
 // For each layer, (what the table says + the normalised product with the embedding) / √2. The product's factor of
 // 1 / √hidden_size is in the norm's epsilon.
 void Transformer::embed_layer_inputs(int64_t num_tokens) {
   const Rows inputs = layer_inputs_->rows(), projected = projected_inputs_->rows();
-  const double half = std::sqrt(0.5), size = config_.hidden_size_per_layer_input;
+  const double half = std::sqrt(0.5);
+  const int64_t size = config_.hidden_size_per_layer_input, first_column = first_layer_ * size;
   ops_.embedding(*weights_.embed_layer_inputs, num_tokens, inputs);
-  ops_.scale(inputs, static_cast<float>(half * std::sqrt(size)), num_tokens);
-  ops_.add(residual_->rows(), Rows(), 1, num_tokens, normed_->rows());
-  ops_.linear(*weights_.project_layer_inputs, normed_->rows(), num_tokens, projected);
-  ops_.rms_norm_groups(projected, 0, config_.num_hidden_layers, *weights_.layer_inputs_norm.weight,
+  ops_.scale(inputs, static_cast<float>(half * std::sqrt(static_cast<double>(size))), num_tokens);
+  ops_.linear(*weights_.project_layer_inputs, embedded(), num_tokens, projected);
+  ops_.rms_norm_groups(projected, first_column, config_.num_hidden_layers, *weights_.layer_inputs_norm.weight,
                        eps_ * static_cast<float>(config_.hidden_size), num_tokens);
-  ops_.add(inputs, projected, static_cast<float>(half), num_tokens, Rows());
+  ops_.add_columns(inputs, projected, first_column, static_cast<float>(half), num_tokens);
   ops_.complete_rows(inputs, num_tokens);  // each rank computes all rows of layers, with their inputs
 }
 

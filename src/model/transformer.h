@@ -41,7 +41,7 @@ class StepParts {
 // One thread drives it. Invariants:
 //  1. A sampled token depends on its sequence's tokens and its SampleRow, not on what else is in the plan, as far as
 //     each op keeps that promise.
-//  2. Memory is allocated in the constructor only.
+//  2. Memory is allocated before forward() is first called.
 class Transformer {
  public:
   // `ops` must outlive the transformer and hold the KV cache. A step has at most max_num_tokens tokens and
@@ -63,8 +63,9 @@ class Transformer {
   // forward() hands on what it has received, the last one samples it. `link` outlives this; null: whoever calls forward()
   // does that, before and behind it, with received() and sent(), as what is recorded is the stage's own work.
   void be_stage(int32_t first_layer, bool is_last, StageLink* link);
-  // Each [num_tokens, hidden_size], of a step's tokens: the residual stream in fp32, then of those that entered layers
-  // where a layer of EAGLE-3's takes them the ones that earlier stages have kept, or this one and earlier ones.
+  // Each [num_tokens, hidden_size], of a step's tokens: the residual stream in fp32; then of those that entered layers
+  // where a layer of EAGLE-3's takes them the ones that earlier stages have kept, or this one and earlier ones; then where
+  // layers have inputs of their own the embeddings that these are made of.
   std::vector<Rows> received() const { return streams_before(0); }
   std::vector<Rows> sent() const { return streams_before(config_.num_hidden_layers); }
 
@@ -96,7 +97,9 @@ class Transformer {
   // Before that layer: what is left of the step's rows, none where nothing is sampled.
   int64_t narrow(int64_t num_tokens, int64_t num_samples);
   void embed(int64_t num_tokens);
+  // The inputs of this stage's layers, of what embedded() has.
   void embed_layer_inputs(int64_t num_tokens);
+  Rows embedded() const { return (embedded_ ? embedded_ : normed_)->rows(); }
   // The last norm of all tokens, whose sample rows are sampled; then the layer behind the last one's keys and values.
   void sample_and_remember(int64_t num_tokens, int64_t num_samples, Rows hidden);
   // That layer's input -> residual_ and delta_: of each token and of the hidden state before it.
@@ -192,7 +195,8 @@ class Transformer {
   std::unique_ptr<DeviceBuffer> sampled_attention_;  // [max_num_samples, mixed_size]
   // Where layers have inputs of their own:
   std::unique_ptr<DeviceBuffer> layer_inputs_;      // [max_num_tokens, num_layers * hidden_size_per_layer_input] fp32
-  std::unique_ptr<DeviceBuffer> projected_inputs_;  // [the same]
+  std::unique_ptr<DeviceBuffer> projected_inputs_;  // [max_num_tokens, … of all stages' layers]
+  std::unique_ptr<DeviceBuffer> embedded_;          // [max_num_tokens, hidden_size], of a stage, or null
   std::unique_ptr<DeviceBuffer> sampled_inputs_;    // [max_num_samples, …] fp32
   std::unique_ptr<DeviceBuffer> input_gates_, gated_inputs_;  // [max_rows, hidden_size_per_layer_input]
   std::unique_ptr<DeviceBuffer> hidden_;             // [max_num_tokens, hidden_size], with mtp.is_used

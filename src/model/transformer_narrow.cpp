@@ -5,10 +5,9 @@
 namespace llmb {
 
 int32_t Transformer::first_reader() const {
-  const bool is_whole = is_first_stage() && is_last_stage_ && link_ == nullptr;
   const bool takes_all_rows = config_.mtp.is_used || (pooling_ && pooling_->kind() != PoolingKind::kLast);
   int32_t first = config_.num_hidden_layers;
-  if (!is_whole || takes_all_rows) return first;
+  if (!is_last_stage_ || takes_all_rows) return first;
   while (first > 0 && !config_.has_own_kv(first - 1) && !config_.layer(first - 1).has_state) --first;
   return first;
 }

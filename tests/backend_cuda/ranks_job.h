@@ -83,9 +83,9 @@ inline SchedulerConfig scheduler_for(int32_t max_num_seqs, int32_t max_num_batch
 // REQUIRES: the backend was loaded for 14 drafts
 inline void check_verified_drafts(Backend& ranks, SchedulerConfig scheduler,
                                   const std::vector<std::shared_ptr<const Request>>& requests,
-                                  const ScheduledRun& plain, int64_t least) {
+                                  const ScheduledRun& plain, int64_t least, int32_t vocab_size = 128) {
   for (const double tree_rate : {0.0, 0.9}) {
-    ScriptedProposer proposer(tokens_of(requests, plain.answers), 128,
+    ScriptedProposer proposer(tokens_of(requests, plain.answers), vocab_size,
                               {.propose_rate = 0.9, .right_rate = 0.6, .tree_rate = tree_rate}, 7);
     scheduler.max_num_drafts = 14;
     scheduler.max_drafts_per_group = 6;

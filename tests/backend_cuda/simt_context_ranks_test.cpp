@@ -27,7 +27,8 @@ namespace llmb::test {
 // Prompts in one step and in chunks of 9 rows, of which a rank of four has one now and then.
 TEST_CASE("golden models of every kind over two and four GPUs: the bytes of one, or refused by name") {
   const std::set<std::string> kinds = {"llama-gqa",   "gemma2", "gpt_oss", "qwen2-window", "bloom", "opt",
-                                       "deepseek_v3", "llama4", "mixtral", "phi3",         "lfm2",  "gemma4"};
+                                       "deepseek_v3", "llama4", "mixtral", "phi3",         "lfm2",  "gemma4",
+                                       "qwen3_next"};
   int num_divided = 0, num_refused = 0;
   for (const std::string& dir : golden_model_dirs()) {
     const std::string name = std::filesystem::path(dir).filename().string();

@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "tests/e2e/document_questions.h"
 #include "tests/e2e/rank_lines.h"
 #include "tests/e2e/run.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 
 namespace llmb::test {
@@ -60,6 +62,30 @@ TEST_CASE("processes that share out rows, with stages and without: the bytes of 
   const ProcessResult parts = run_llm_batch(tensor, lines), both = run_llm_batch(with(tensor, rows(2)), lines);
   CHECK_MESSAGE(both.exit_code == 3, both.err);
   CHECK(stable_output(both.out) == stable_output(parts.out));
+}
+
+TEST_CASE("layers with inputs of their own, some with the keys and values of earlier ones: the bytes of one process") {
+  const std::string models = source_dir() + "/data/fixtures/models/", draft = "draft:" + models + "gemma4";
+  const auto run = [&](const std::vector<std::string>& more) {
+    return run_process(with({kProgram, "-m", models + "gemma4", "--tokenizer", kModel, "--progress", "none"}, more),
+                       document_questions(36, {.shortest = 31}));
+  };
+  const ProcessResult plain = run({"--batching", "none", "--no-enable-prefix-caching", "--speculative", "none"});
+  REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+  const std::vector<std::string> context = {"--prefill-context-parallel-size", "2"};
+  const std::vector<std::string> slices = {"--decode-context-parallel-size", "2"}, small = {"--block-size", "8"};
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           with(with(stages(2), small), {"--speculative", "lookup,tree", "--num-gpu-blocks-override", "40"}),
+           with(stages(3), {"--speculative", draft, "--max-num-batched-tokens", "9"}),
+           with(with(stages(2), small), {"--num-gpu-blocks-override", "40", "--preemption", "swap"}),
+           with(stages(2), {"--workers", "2", "--max-num-seqs", "3"}),
+           with(context, {"--speculative", "lookup"}), with(with(context, small), stages(2)),
+           with(slices, {"--speculative", draft}), with(slices, stages(3))}) {
+    CAPTURE(flags);
+    const ProcessResult result = run(flags);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+    CHECK(stable_output(result.out) == stable_output(plain.out));
+  }
 }
 
 TEST_CASE("stages of a model that is worth it are balanced by what is measured, which the start says: the bytes of one process") {

@@ -50,6 +50,24 @@ TEST_CASE("add: one product and one sum, each rounded, for any size; a factor of
   });
 }
 
+TEST_CASE("add_columns: of each row of y the first columns, and nothing behind them") {
+  constexpr int64_t kRows = 37, kWidth = 300, kStride = 710, kFirst = 310;
+  ThreadPool pool(2);
+  for_each_simd_target([&](const std::string& target) {
+    CAPTURE(target);
+    const std::vector<float> before = random_normal(kRows * kWidth, 1), y = random_normal(kRows * kStride, 2);
+    std::vector<float> expected;
+    for (int64_t i = 0; i < kRows * kWidth; ++i) {
+      const float product = 0.22f * y[i / kWidth * kStride + kFirst + i % kWidth];
+      expected.push_back(before[i] + product);
+    }
+    const Op op = [&](float* x, int64_t n, ThreadPool& p) {
+      add_columns(x, y.data() + kFirst, kStride, 0.22f, n / kWidth, kWidth, p);
+    };
+    CHECK(same_bytes(run(op, before, pool), expected));
+  });
+}
+
 TEST_CASE("sum: parts are added in their order, for any number and size of them") {
   ThreadPool pool(2);
   for_each_simd_target([&](const std::string& target) {

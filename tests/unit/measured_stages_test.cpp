@@ -201,7 +201,7 @@ TEST_CASE("nothing is measured of layers that are too large, of few bits, or whe
 
 TEST_CASE("the CPU measures models of every kind of layer") {
   for (const std::string& name : std::vector<std::string>{"qwen3", "lfm2", "nemotron_h-experts", "gemma3", "qwen3_next", "deepseek_v3", "mixtral",
-                           "qwen2-window", "granitemoehybrid", "gpt2", "bloom"}) {
+                           "qwen2-window", "granitemoehybrid", "gpt2", "bloom", "gemma4"}) {
     CAPTURE(name);
     const std::string dir = source_dir() + "/data/fixtures/models/" + name;
     const auto config = load_model_config(dir);
@@ -230,7 +230,8 @@ TEST_CASE("the CPU measures models of every kind of layer") {
 
 TEST_CASE("wherever two stages part the layers, answers have the bytes of one rank") {
   int num_cuts = 0;
-  for (const std::string& name : std::vector<std::string>{"qwen3", "lfm2", "nemotron_h", "gemma3", "deepseek_v3", "qwen2-window"}) {
+  for (const std::string& name : std::vector<std::string>{"qwen3", "lfm2", "nemotron_h", "gemma3", "gemma4",
+                                                          "deepseek_v3", "qwen2-window"}) {
     CAPTURE(name);
     const std::string dir = source_dir() + "/data/fixtures/models/" + name;
     const auto config = load_model_config(dir);

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "core/row_parts.h"
 #include "core/types.h"
+#include "model/config_loader.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/test_rng.h"
 
 namespace llmb::test {
@@ -81,7 +84,7 @@ TEST_CASE("layers with sets of keys and values of their own: the same query head
 }
 
 // Gemma 4 E2B: the last layers have wider MLPs, and the keys and values of earlier ones.
-TEST_CASE("MLPs of several sizes are each divided evenly; what layers take from others stays on one stage") {
+TEST_CASE("MLPs of several sizes are each divided evenly") {
   ModelConfig config = config_with(8, 1, 6144);
   config.layers.resize(4);
   config.layers[3] = {.intermediate_size = 12288, .kv_layer = 1};
@@ -93,8 +96,69 @@ TEST_CASE("MLPs of several sizes are each divided evenly; what layers take from 
     CHECK(config_of(config, share).intermediate_size_of(3) == 3072);
   }
   CHECK(check_ranks(config, 8, 1).ok());
-  CHECK(check_ranks(config, 1, 2).code() == StatusCode::kUnsupported);
-  CHECK(check_ranks(config, 2, 1, 2).code() == StatusCode::kUnsupported);
+}
+
+TEST_CASE("layers that attend to another one's keys and values stand in its stage, or are refused by name") {
+  TestRng rng(5);
+  for (int i = 0; i < 300; ++i) {
+    ModelConfig config = config_with(8, 1, 6144);
+    config.num_hidden_layers = rng.between(3, 14);
+    config.layers.resize(static_cast<size_t>(config.num_hidden_layers));
+    const int32_t num_own = rng.between(2, config.num_hidden_layers);
+    for (int32_t layer = num_own; layer < config.num_hidden_layers; ++layer)
+      config.layers[static_cast<size_t>(layer)] = {.intermediate_size = 12288,
+                                                   .kv_layer = rng.between(std::max(0, num_own - 3), num_own - 1)};
+    int32_t first_read = config.num_hidden_layers;
+    for (const LayerConfig& layer : config.layers)
+      if (layer.kv_layer >= 0) first_read = std::min(first_read, layer.kv_layer);
+    const int32_t most = std::min(first_read + 1, config.num_hidden_layers);
+    for (int32_t stages = 2; stages <= config.num_hidden_layers; ++stages) {
+      CAPTURE(stages);
+      const Status status = check_ranks(config, 1, stages);
+      CHECK(status.ok() == (stages <= most));
+      if (!status.ok()) {
+        CHECK(status.message().find("into more than " + std::to_string(most) + " stages: its layers from " +
+                                    std::to_string(first_read)) != std::string::npos);
+        continue;
+      }
+      RankPart part;
+      part.num_stages = stages;
+      part.rows = {rng.between(0, 1000), rng.between(0, 4000)};
+      int64_t end = 0;
+      for (part.rank = 0; part.rank < stages; ++part.rank) {
+        const ModelShare share = share_of(config, part);
+        CHECK(share.layers.begin == end);
+        CHECK(share.layers.count() > 0);
+        end = share.layers.end;
+        const ModelConfig own = config_of(config, share);
+        const int32_t last = config.num_hidden_layers - 1;
+        CHECK(is(share.mlp_of(last), 0, config.intermediate_size_of(last)));
+        for (int32_t layer = 0; layer < own.num_hidden_layers; ++layer) {
+          const auto whole = static_cast<int32_t>(share.layers.begin) + layer;
+          CHECK(own.kv_layer_of(layer) >= 0);
+          CHECK(own.kv_layer_of(layer) + share.layers.begin == config.kv_layer_of(whole));
+        }
+      }
+      CHECK(end == config.num_hidden_layers);
+    }
+  }
+}
+
+TEST_CASE("Gemma 4 E2B over stages: of prompts hardly any row counts where layers have no keys of their own") {
+  const auto config = load_model_config(source_dir() + "/data/shapes/gemma-4-e2b");
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  const auto first_layers = [&](int32_t prompt_permille, int32_t stages) {
+    RankPart part;
+    part.num_stages = stages;
+    part.rows = {prompt_permille, 500};
+    return share_of(*config, part).layers.count();
+  };
+  CHECK(first_layers(0, 2) == 13);  // 13 and 14 are read by the 20 behind them
+  CHECK(first_layers(1000, 2) == 8);
+  CHECK(check_ranks(*config, 1, 14).ok());
+  CHECK(check_ranks(*config, 1, 15).message() ==
+        "model_type \"gemma4_text\" cannot be cut into more than 14 stages: its layers from 13 on attend to each other's "
+        "keys and values; use --tensor-parallel-size");
 }
 
 TEST_CASE("query heads cover the model once, each with its keys and values, in no more sets than whole groups need") {

@@ -91,6 +91,33 @@ void write_experts(const std::string& dir) {
       R"("num_local_experts":8,"num_experts_per_tok":2,)" + kCommonConfig + "}");
 }
 
+// A table of inputs of layers as large as the layers; parts of its rows are whole pages.
+void write_layer_inputs(const std::string& dir) {
+  constexpr int64_t kInputs = 2048;
+  Checkpoint checkpoint(dir);
+  add_around_layers(&checkpoint);
+  checkpoint.add("model.embed_tokens_per_layer.weight", {kVocab, kLayers * kInputs});
+  checkpoint.add("model.per_layer_model_projection.weight", {kLayers * kInputs, kHidden});
+  checkpoint.add("model.per_layer_projection_norm.weight", {kInputs});
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    const std::string name = add_attention(&checkpoint, layer);
+    for (const char* norm : {"pre_feedforward_layernorm", "post_feedforward_layernorm", "post_per_layer_input_norm"})
+      checkpoint.add(name + norm + ".weight", {kHidden});
+    checkpoint.add(name + "self_attn.q_norm.weight", {256});
+    checkpoint.add(name + "self_attn.k_norm.weight", {256});
+    checkpoint.add(name + "mlp.gate_proj.weight", {kWide, kHidden});
+    checkpoint.add(name + "mlp.up_proj.weight", {kWide, kHidden});
+    checkpoint.add(name + "mlp.down_proj.weight", {kHidden, kWide});
+    checkpoint.add(name + "per_layer_input_gate.weight", {kInputs, kHidden});
+    checkpoint.add(name + "per_layer_projection.weight", {kHidden, kInputs});
+    checkpoint.add(name + "layer_scalar", {1});
+  }
+  checkpoint.write(R"({"architectures":["Gemma4ForCausalLM"],"model_type":"gemma4_text","intermediate_size":16384,)"
+                   R"("global_head_dim":256,"num_kv_shared_layers":0,"vocab_size_per_layer_input":8192,)"
+                   R"("hidden_size_per_layer_input":2048,"layer_types":["sliding_attention","full_attention"],)" +
+                   kCommonConfig + "}");
+}
+
 // Bytes of the file that are read to make the weights of one rank, and these as they are stored, with what all have.
 struct Reads {
   int64_t touched = 0, stored = 0, file = 0;
@@ -137,6 +164,21 @@ TEST_CASE("tensor parallel and pipeline ranks read their part of a checkpoint, a
       CHECK(static_cast<double>(sum) <= 1.05 * static_cast<double>(all.touched));
     }
   }
+}
+
+TEST_CASE("stages read their layers' columns of the table of inputs of layers") {
+  const TemporaryDirectory dir;
+  write_layer_inputs(dir.path());
+  const Reads all = load_rank(dir.path(), {});
+  CHECK(all.touched >= 0.99 * static_cast<double>(all.file));
+  int64_t sum = 0;
+  for (RankPart part = {0, 1, 2}; part.rank < 2; ++part.rank) {
+    CAPTURE(part.rank);
+    const int64_t touched = load_rank(dir.path(), part).touched;
+    CHECK(static_cast<double>(touched) <= 1.1 * static_cast<double>(all.touched) / 2);
+    sum += touched;
+  }
+  CHECK(static_cast<double>(sum) <= 1.05 * static_cast<double>(all.touched));
 }
 
 }  // namespace llmb::test

@@ -198,7 +198,7 @@ void CpuOps::grow_queries(int64_t rows, Rows qkv) {
 
 void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
   write_kv(layer, first_row(), rows, config_.num_attention_heads, floats(qkv));
-  if (has_part_of_rows()) share_kv(layer, rows, qkv);
+  if (has_part_of_rows() && config_.has_own_kv(layer)) share_kv(layer, rows, qkv);
 }
 
 // Stores the keys and values of so many rows of the step and rotates their queries. qkv: [rows, (num_heads + 2 * KV
@@ -314,16 +314,20 @@ void CpuOps::multiply_by_gate(GateKind kind, Rows x, Rows gate, int64_t rows) {
   cpu::multiply_by_gate(kind, floats(x), floats(gate), rows * x.width, pool_);
 }
 
+// Where ranks share out rows each keeps all states, and gets what these take of all rows.
 void CpuOps::causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out) {
-  states_->causal_conv(layer, floats(x), floats(weight.rows()), bias != nullptr ? floats(bias->rows()) : nullptr,
-                       floats(out), pool_);
+  states_->causal_conv(layer, has_part_of_rows() ? all_rows(x) : floats(x), floats(weight.rows()),
+                       bias != nullptr ? floats(bias->rows()) : nullptr, floats(out), pool_);
+  if (has_part_of_rows() && config_.state.kind == StateKind::kShortConv) move_own_rows(out);
 }
 
 void CpuOps::update_states(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
                            const DeviceBuffer* skip, Rows out) {
   const cpu::StateWeights weights = {floats(log_a.rows()), floats(dt_bias.rows()),
                                      skip != nullptr ? floats(skip->rows()) : nullptr};
-  states_->update_states(layer, floats(qkv), floats(gates), weights, floats(out), pool_);
+  states_->update_states(layer, floats(qkv), has_part_of_rows() ? all_rows(gates) : floats(gates), weights,
+                         floats(out), pool_);
+  if (has_part_of_rows()) move_own_rows(out);
 }
 
 void CpuOps::scale(Rows x, float factor, int64_t rows) { cpu::scale(floats(x), factor, rows * x.width, pool_); }

@@ -92,6 +92,7 @@ class CpuOps final : public Ops {
   void embedding(const LinearWeight& table, int64_t rows, Rows out) override;
   void add_positions(const LinearWeight& table, int64_t rows, Rows residual) override;
   void add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) override;
+  void add_columns(Rows x, Rows y, int64_t first_column, float factor, int64_t rows) override;
   void add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) override;
   void add_layer_norm(Rows residual, Rows delta, const DeviceBuffer& weight, const DeviceBuffer* bias, float eps,
                       int64_t rows, Rows out) override;
@@ -157,11 +158,13 @@ class CpuOps final : public Ops {
   template <typename Make>
   void make_rows(int64_t rows, Rows out, const Make& make);
   void embed_part(const cpu::PackedLinear& table, int64_t rows, Rows out);
-  bool has_part_of_rows() const { return rows_ && rows_->are_divided(); }
+  bool has_part_of_rows() const { return rows_ && rows_->are_divided() && kept_.rows.empty(); }
   const int32_t* positions() const { return (kept_.rows.empty() ? step_.positions : kept_positions_).data(); }
-  int64_t first_row() const { return rows_ ? rows_->own().begin : 0; }
+  int64_t first_row() const { return has_part_of_rows() ? rows_->own().begin : 0; }
   void write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t num_heads, float* qkv);
   void share_kv(int32_t layer, int64_t rows, Rows qkv);
+  const float* all_rows(Rows own);  // of the step: [num_tokens, own.width]
+  void move_own_rows(Rows x);
   void attend_to_slices(int32_t layer, Rows qkv, const cpu::AttentionParams& params, Rows out);
   int64_t query_width(int32_t layer);  // columns of qkv
   DType activations_of(WeightRole role) const { return role == WeightRole::kSmall ? DType::kF32 : activations_; }
@@ -195,7 +198,7 @@ class CpuOps final : public Ops {
   RankContext* ranks_ = nullptr;  // null: this one computes all
   std::optional<StepRows> rows_;  // none: all rows of each step
   std::optional<KvSlices> slices_;  // none: keys and values of all positions
-  std::vector<float> foreign_kv_;  // scratch
+  std::vector<float> foreign_rows_;  // scratch
   cpu::VocabPart vocab_ = {};     // of this rank
   int32_t head_group_ = 0;        // its query heads: AttentionParams
   int32_t first_absent_ = 0;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/cpu_weights.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/paged_attention_parts.h"
 
@@ -80,9 +81,26 @@ void CpuOps::share_kv(int32_t layer, int64_t rows, Rows qkv) {
   const int64_t first_column = query_width(layer), width = qkv.width - first_column;
   rows_->share_columns(static_cast<const float*>(qkv.data), qkv.width, first_column, width,
                        [&](int64_t first_row, int64_t num_rows, const float* columns) {
-                         foreign_kv_.assign(columns, columns + num_rows * width);
-                         write_kv(layer, first_row, num_rows, 0, foreign_kv_.data());
+                         foreign_rows_.assign(columns, columns + num_rows * width);
+                         write_kv(layer, first_row, num_rows, 0, foreign_rows_.data());
                        });
+}
+
+// Valid until the next call.
+const float* CpuOps::all_rows(Rows own) {
+  foreign_rows_.resize(static_cast<size_t>(plan_->num_tokens() * own.width));
+  float* const all = foreign_rows_.data();
+  std::copy_n(floats(own), num_rows() * own.width, all + first_row() * own.width);
+  rows_->share_columns(floats(own), own.width, 0, own.width, [&](int64_t first, int64_t count, const float* rows) {
+    std::copy_n(rows, count * own.width, all + first * own.width);
+  });
+  return all;
+}
+
+// x has all rows of the step: this rank's come to the front.
+void CpuOps::move_own_rows(Rows x) {
+  float* const to = floats(x);
+  std::copy_n(to + first_row() * x.width, num_rows() * x.width, to);
 }
 
 // Where ranks have parts of the rows, they give each other the queries, which nothing changes any more.

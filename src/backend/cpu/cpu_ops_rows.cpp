@@ -116,6 +116,15 @@ void CpuOps::add(Rows residual, Rows delta, float factor, int64_t rows, Rows out
   for_each_turn(rows, residual.width, [&](const Turn& turn) { add_rows(turn.own.begin, turn.own.count()); });
 }
 
+void CpuOps::add_columns(Rows x, Rows y, int64_t first_column, float factor, int64_t rows) {
+  const auto add_rows = [&](int64_t first, int64_t count) {
+    cpu::add_columns(floats(x.from(first)), floats(y.from(first)) + first_column, y.width, factor, count, x.width,
+                     pool_);
+  };
+  if (!divides_rows(rows)) return add_rows(0, rows);
+  for_each_turn(rows, x.width, [&](const Turn& turn) { add_rows(turn.own.begin, turn.own.count()); });
+}
+
 void CpuOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) {
   make_rows(rows, out, [&](int64_t first, int64_t count, float* to) {
     cpu::add_rms_norm(floats(residual.from(first)), floats(delta.from(first)), floats(weight.rows()), eps, count,

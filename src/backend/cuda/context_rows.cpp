@@ -13,13 +13,19 @@ namespace llmb {
 namespace {
 
 // That ranks give each other at a time: a layer's keys and values, or the hidden states that a layer behind the last one
-// takes, or of sampled rows the residual stream, or what attention gives.
+// takes, or what recurrent states take, or of sampled rows the residual stream, or what attention gives, or inputs of
+// layers.
 int64_t most_bytes(const ModelConfig& own, const ContextRows::Limits& limits) {
   int64_t widest = own.mtp.is_used ? own.hidden_size : 0;
   for (int32_t layer = 0; layer < own.num_used_layers(); ++layer)
     widest = std::max(widest, own.qkv_size_of(layer) - ContextRows::query_columns(own, layer));
-  const int64_t sampled = std::max(own.hidden_size * int64_t{sizeof(float)}, own.mixed_size() * limits.number_bytes);
-  return std::max(limits.max_num_tokens * widest * limits.number_bytes, limits.max_num_samples * sampled);
+  const int64_t gates = own.has_states() ? own.state.gates_size() * int64_t{sizeof(float)} : 0;
+  if (own.has_states()) widest = std::max(widest, own.state.conv_channels());
+  const int64_t inputs = int64_t{own.hidden_size_per_layer_input} * own.num_hidden_layers;
+  const int64_t numbers = std::max(int64_t{own.hidden_size}, inputs) * int64_t{sizeof(float)};
+  const int64_t sampled = std::max(numbers, own.mixed_size() * limits.number_bytes);
+  return std::max(limits.max_num_tokens * std::max(widest * limits.number_bytes, gates),
+                  limits.max_num_samples * sampled);
 }
 
 }  // namespace
@@ -29,7 +35,8 @@ ContextRows::ContextRows(std::unique_ptr<DeviceCollectives> ranks, const ModelCo
     : ranks_(std::move(ranks)),
       cost_(row_cost(whole)),
       stream_(stream),
-      all_(most_bytes(own, limits)) {}
+      all_(most_bytes(own, limits)),
+      mixed_(own.has_states() ? limits.max_num_tokens * own.state.values_size() * limits.number_bytes : 0) {}
 
 int64_t ContextRows::query_columns(const ModelConfig& own, int32_t layer) {
   return int64_t{own.num_attention_heads} * own.head_dim_of(layer);
@@ -59,6 +66,14 @@ Rows ContextRows::share_columns(Rows own_rows, int64_t first_column, std::span<c
               "cudaMemcpy2DAsync");
   ranks_->gather_parts(all.data, width * number, row_bounds, stream_);
   return all;
+}
+
+void ContextRows::take_own(Rows all_rows, std::span<const int64_t> row_bounds, Rows out) {
+  const int64_t begin = row_bounds[static_cast<size_t>(rank())], end = row_bounds[static_cast<size_t>(rank()) + 1];
+  const int64_t row_bytes = out.width * dtype_bytes(out.dtype);
+  cuda::check(cudaMemcpyAsync(out.data, all_rows.from(begin).data, static_cast<size_t>((end - begin) * row_bytes),
+                              cudaMemcpyDeviceToDevice, stream_),
+              "cudaMemcpyAsync");
 }
 
 void ContextRows::gather_sampled(Rows own_rows, const StepArrays& step, Rows out) {

@@ -43,6 +43,9 @@ class ContextRows {
   // Columns from first_column on of all ranks' rows. Valid until the next call.
   Rows share_columns(Rows own_rows,  // of this rank
                      int64_t first_column, std::span<const int64_t> row_bounds);
+  // Room for what states give of all rows, as wide as `rows`; then this rank's of these.
+  Rows mixed_rows(Rows rows) const { return {mixed_.data(), rows.dtype, rows.width}; }
+  void take_own(Rows all_rows, std::span<const int64_t> row_bounds, Rows out);
   // out[i] = the row of the step's sample row i, whoever has it
   void gather_sampled(Rows own_rows,  // of this rank
                       const StepArrays& step, Rows out);
@@ -55,7 +58,8 @@ class ContextRows {
   const std::unique_ptr<DeviceCollectives> ranks_;
   const RowCost cost_;
   const cudaStream_t stream_;
-  const cuda::DeviceMemory all_;  // rows of all ranks
+  const cuda::DeviceMemory all_;    // rows of all ranks
+  const cuda::DeviceMemory mixed_;  // [max_num_tokens, state.values_size()], or empty
 };
 
 }  // namespace llmb

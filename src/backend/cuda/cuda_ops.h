@@ -120,6 +120,7 @@ class CudaOps final : public Ops, public StepParts {
   void set_step(const StepArrays& arrays, const cuda::SampleNeeds& needs, int32_t max_top = kMaxTopLogprobs) {
     step_ = arrays, needs_ = needs, sampled_.max_top = max_top;
     stream_ = main_stream_;
+    gathered_layer_ = -1;
     set_part(-1, arrays.shape.own.begin);
   }
   // The tokens that the head of a layer behind the last one knows, which spread_logits() is then called with.
@@ -163,6 +164,7 @@ class CudaOps final : public Ops, public StepParts {
   void embedding(const LinearWeight& table, int64_t rows, Rows out) override;
   void add_positions(const LinearWeight& table, int64_t rows, Rows residual) override;
   void add(Rows residual, Rows delta, float factor, int64_t rows, Rows out) override;
+  void add_columns(Rows x, Rows y, int64_t first_column, float factor, int64_t rows) override;
   void add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) override;
   void add_layer_norm(Rows residual, Rows delta, const DeviceBuffer& weight, const DeviceBuffer* bias, float eps,
                       int64_t rows, Rows out) override;
@@ -191,14 +193,9 @@ class CudaOps final : public Ops, public StepParts {
                    int64_t rows, Rows out) override;
   void add_gated(Rows x, Rows y, Rows gate, int64_t rows) override;
   void multiply_by_gate(GateKind kind, Rows x, Rows gate, int64_t rows) override;
-  void causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out) override {
-    states_->causal_conv(layer, from_step_begin(x), weight, bias, from_step_begin(out), stream_);
-  }
+  void causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out) override;
   void update_states(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
-                     const DeviceBuffer* skip, Rows out) override {
-    states_->update_states(layer, from_step_begin(qkv), from_step_begin(gates), log_a, dt_bias, skip,
-                           from_step_begin(out), stream_);
-  }
+                     const DeviceBuffer* skip, Rows out) override;
   void scale(Rows x, float factor, int64_t rows) override;
   void softcap(Rows x, float cap, int64_t rows) override;
   void clamp(Rows x, float limit, int64_t rows) override;
@@ -369,6 +366,7 @@ class CudaOps final : public Ops, public StepParts {
   CudaRanks* all_ranks_ = nullptr;    // null: there are no others
   std::optional<GatheredSlices> slices_;  // none: this one has keys and values of all positions
   std::optional<HiddenSlices> hidden_slices_;  // none: there are no hidden states, or of all positions
+  int32_t gathered_layer_ = -1;           // whose slices are gathered in the step in progress
   std::optional<SliceStates> slice_states_;  // none: all attention goes over gathered slices
   bool exchanges_states_ = false;            // in the step in progress, where layers allow it
   std::unique_ptr<SplitStreams> split_;  // null: steps are in one part

@@ -74,7 +74,10 @@ void CudaOps::write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t n
   write(/*is_seen=*/false, slices_->own_slots(groups_.group(layer)), int64_t{num_heads} * shape.head_dim);
 }
 
+// Layers that attend to an earlier one's find what all ranks have written to their pools by then, new rows, too.
 void CudaOps::gather_slices(int32_t layer) {
+  if (gathered_layer_ == config_.kv_layer_of(layer)) return;
+  gathered_layer_ = config_.kv_layer_of(layer);
   const int64_t bytes = slice_bytes(layer);
   uint8_t *const keys = kv<uint8_t>(layer, false), *const values = kv<uint8_t>(layer, true);
   std::vector<GatheredSlices::Arrays> arrays = {
@@ -84,7 +87,7 @@ void CudaOps::gather_slices(int32_t layer) {
     arrays.push_back({reinterpret_cast<uint8_t*>(of_layer.k_scales), 2, num_blocks_ * scales_bytes(), scales_bytes(),
                       scales_bytes()});
   }
-  slices_->gather(groups_.group(layer), arrays);
+  slices_->gather(groups_.group(layer), arrays, !config_.has_own_kv(layer));
 }
 
 // By rows that see all positions up to their own.

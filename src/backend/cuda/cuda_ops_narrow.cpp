@@ -7,9 +7,10 @@
 
 namespace llmb {
 
-// As on the CPU, ranks, trees and adapters look at all rows.
+// Ranks that have parts of layers, or share out rows, trees and adapters look at all rows.
 int32_t CudaOps::num_kept(const StepPlan& plan) {
-  const bool needs_all = all_ranks_ != nullptr || llmb::has_adapters(plan) || plan.is_mtp;
+  const bool is_divided = ranks_ != nullptr || context_rows() != nullptr;
+  const bool needs_all = is_divided || llmb::has_adapters(plan) || plan.is_mtp;
   if (needs_all || plan.sample_rows.empty() || !plan.parent_rows.empty() || !plan.hidden_rows.empty()) return 0;
   return stage_.keep(plan);
 }

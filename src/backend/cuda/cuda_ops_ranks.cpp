@@ -93,11 +93,32 @@ void CudaOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
   const bool attends = layer < config_.num_hidden_layers || step_.kind.is_mtp;
   if (slices_ && attends && !exchanges_states(layer)) gather_slices(layer);
   write_kv(layer, first_row_, rows, config_.num_attention_heads, qkv);
-  if (!step_.shape.is_shared_out()) return;
+  if (!step_.shape.is_shared_out() || !config_.has_own_kv(layer)) return;
   const Range& own = step_.shape.own;
   const Rows all = context_rows()->share_columns(qkv, ContextRows::query_columns(config_, layer), step_.row_bounds);
   write_kv(layer, 0, own.begin, 0, all);
   write_kv(layer, own.end, step_.shape.num_tokens - own.end, 0, all.from(own.end));
+}
+
+// Where ranks share out rows each keeps all states, and gets what these take of all rows.
+void CudaOps::causal_conv(int32_t layer, Rows x, const DeviceBuffer& weight, const DeviceBuffer* bias, Rows out) {
+  if (!step_.shape.is_shared_out())
+    return states_->causal_conv(layer, from_step_begin(x), weight, bias, from_step_begin(out), stream_);
+  const Rows all = context_rows()->share_columns(x, 0, step_.row_bounds);
+  if (config_.state.kind != StateKind::kShortConv) return states_->causal_conv(layer, all, weight, bias, out, stream_);
+  const Rows mixed = context_rows()->mixed_rows(out);
+  states_->causal_conv(layer, all, weight, bias, mixed, stream_);
+  context_rows()->take_own(mixed, step_.row_bounds, out);
+}
+
+void CudaOps::update_states(int32_t layer, Rows qkv, Rows gates, const DeviceBuffer& log_a, const DeviceBuffer& dt_bias,
+                            const DeviceBuffer* skip, Rows out) {
+  if (!step_.shape.is_shared_out())
+    return states_->update_states(layer, from_step_begin(qkv), from_step_begin(gates), log_a, dt_bias, skip,
+                                  from_step_begin(out), stream_);
+  const Rows all = context_rows()->share_columns(gates, 0, step_.row_bounds), mixed = context_rows()->mixed_rows(out);
+  states_->update_states(layer, qkv, all, log_a, dt_bias, skip, mixed, stream_);
+  context_rows()->take_own(mixed, step_.row_bounds, out);
 }
 
 }  // namespace llmb

@@ -36,6 +36,15 @@ void CudaOps::add(Rows residual, Rows delta, float factor, int64_t rows, Rows ou
   });
 }
 
+void CudaOps::add_columns(Rows x, Rows y, int64_t first_column, float factor, int64_t rows) {
+  make_rows(rows, Rows(), [&](int64_t first, int64_t count) {
+    with_type(options_.dtype, [&]<typename T>(T) {
+      cuda::add_columns(data<float>(x.from(first)), data<const T>(y.from(first)) + first_column, y.width, factor, count,
+                        x.width, stream_);
+    });
+  });
+}
+
 void CudaOps::add_rms_norm(Rows residual, Rows delta, const DeviceBuffer& weight, float eps, int64_t rows, Rows out) {
   make_rows(rows, out, [&](int64_t first, int64_t count) {
     with_type(options_.dtype, [&]<typename T>(T) {

@@ -112,9 +112,9 @@ void GatheredSlices::place_rows(const int32_t* slots, int32_t num_tokens) {
                   ranks_.rank(), kSliceTokens, own_slots_.data<int32_t>(), stream_);
 }
 
-void GatheredSlices::gather(int32_t group, std::span<const Arrays> arrays) {
+void GatheredSlices::gather(int32_t group, std::span<const Arrays> arrays, bool has_new_rows) {
   const cuda::SliceGroup& of = groups_[static_cast<size_t>(group)];
-  const int32_t count = num_stored_[static_cast<size_t>(group)];
+  const int32_t count = has_new_rows ? of.count : num_stored_[static_cast<size_t>(group)];
   if (count == 0) return;
   const cuda::BlockPair* const pairs = blocks_on_device() + of.first;
   std::vector<DeviceCollectives::FirstBytes> parts;

@@ -7,6 +7,7 @@
 //
 // 1. A row goes over its positions in one GPU's order: no byte depends on how many ranks there are.
 // 2. Slices without a position from before the step are not given: each rank has the keys and values of all new rows.
+//    Only layers that attend to an earlier one's, which is no longer in that memory, get those of new rows as well.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -68,9 +69,9 @@ class GatheredSlices {
     int64_t num_arrays = 0;
     int64_t array_stride = 0, block_stride = 0, slice_bytes = 0;  // in bytes
   };
-  // Into `memory()`: the arrays one behind the other, [num_slices(group), slice_bytes] each. What the step's rows have is
-  // written there behind this call.
-  void gather(int32_t group, std::span<const Arrays> arrays);
+  // Into `memory()`: the arrays one behind the other, [num_slices(group), slice_bytes] each. has_new_rows: the pools have
+  // the step's rows; else what these have is written there behind this call.
+  void gather(int32_t group, std::span<const Arrays> arrays, bool has_new_rows);
   uint8_t* memory() const { return memory_.data<uint8_t>(); }
 
  private:

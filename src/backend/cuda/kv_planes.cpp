@@ -10,7 +10,7 @@ KvPlanes::KvPlanes(const KvLayout& layout) : layout_(layout) {
     const KvHeads heads = layout.heads_of(i);
     if (heads.num_heads == 0) continue;
     if (first.num_heads == 0) first = heads;
-    has_parts_ |= heads != first;
+    has_parts_ |= heads != first || layout.groups.part(i) > 0;
   }
   const bool has_values = layout.latent_dim == 0;
   num_arrays_ = int64_t{layout.num_planes()} * (has_values && !has_parts_ ? 2 : 1);

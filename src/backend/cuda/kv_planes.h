@@ -33,7 +33,7 @@ class KvPlanes {
 
  private:
   KvLayout layout_;
-  bool has_parts_ = false;  // keys and values differ in size by layer
+  bool has_parts_ = false;  // keys and values differ in size by layer, of this rank's layers or of other stages'
   int64_t num_arrays_ = 0, block_bytes_ = 0;
 };
 

@@ -100,7 +100,8 @@ class FirstRank final : public RankedBackend {
 
   Status load(const ModelConfig& config, const LoadOptions& options) override {
     const RankPart& part = context_->part;
-    LLMB_RETURN_IF_ERROR(check_ranks(config, part.tensor_size, part.num_stages, part.context_size));
+    LLMB_RETURN_IF_ERROR(check_ranks(config, part.tensor_size, part.num_stages, part.context_size,
+                                     options.cpu.quantization));
     Status status = peers_->begin_load(config, options);
     if (status.ok()) status = local_->load(config, options);
     if (!status.ok()) {

@@ -75,6 +75,20 @@ TEST_CASE_TEMPLATE("add_scaled multiplies the sum by a number on the device", T,
   }
 }
 
+TEST_CASE_TEMPLATE("add_columns adds of each row of y the columns from the first one on", T, float, __nv_bfloat16,
+                   __half) {
+  constexpr int64_t kRows = 7, kWidth = 300, kStride = 710, kFirst = 310;
+  const std::vector<float> before = random_normal(kRows * kWidth, 1);
+  const std::vector<T> y = converted<T>(random_normal(kRows * kStride, 2));
+  DeviceArray<float> x(before);
+  DeviceArray<T> other(y);
+  add_columns(x.data(), other.data() + kFirst, kStride, 0.37f, kRows, kWidth, nullptr);
+  CHECK((x.check_guards() && other.holds(y)));
+  const std::vector<float> after = x.download();
+  for (int64_t i = 0; i < kRows * kWidth; ++i)
+    CHECK(after[i] == std::fmaf(0.37f, to_float(y[i / kWidth * kStride + kFirst + i % kWidth]), before[i]));
+}
+
 TEST_CASE_TEMPLATE("clamp brings into the range what is outside, and nothing else; NaN stays NaN", T, float,
                    __nv_bfloat16, __half) {
   for (const int64_t size : kSizes) {
