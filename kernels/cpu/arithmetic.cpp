@@ -54,12 +54,15 @@ bool can_compute(Arithmetic a) {
       return has_target(HWY_AVX3) && extensions().bf16_dots;
     case Arithmetic::kBf16Amx:
       return has_target(HWY_AVX3) && has_amx();
+    case Arithmetic::kBf16Mmla:
+      return has_target(HWY_NEON) && extensions().bf16_mmla;
   }
   return false;
 }
 
 Arithmetic fastest_arithmetic(bool has_bf16_products) {
   if (has_bf16_products && can_compute(Arithmetic::kBf16Amx)) return Arithmetic::kBf16Amx;
+  if (has_bf16_products && can_compute(Arithmetic::kBf16Mmla)) return Arithmetic::kBf16Mmla;
   if (has_bf16_products && has_fast_bf16_dots() && can_compute(Arithmetic::kBf16Dot)) return Arithmetic::kBf16Dot;
   return can_compute(Arithmetic::kFma) ? Arithmetic::kFma : Arithmetic::kUnfused;
 }

@@ -21,8 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
 namespace HWY_NAMESPACE {
 
-// Clang takes the attribute in place of Highway's target, GCC beside it.
-#define LLMB_ROW_DOTS __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
+#define LLMB_ROW_DOTS LLMB_TARGET_WITH("avx512vnni")
 
 // Sums of a lone row's products with a part of kVecs vectors of columns.
 template <int kVecs>

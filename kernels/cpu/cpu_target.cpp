@@ -18,7 +18,7 @@ namespace llmb::cpu {
 namespace {
 
 // Bits of AT_HWCAP and AT_HWCAP2 on 64-bit ARM, which older headers do not name.
-[[maybe_unused]] constexpr uint64_t kHasDotprod = 1u << 20, kHasI8mm = 1u << 13;
+[[maybe_unused]] constexpr uint64_t kHasDotprod = 1u << 20, kHasI8mm = 1u << 13, kHasBf16 = 1u << 14;
 
 #if HWY_ARCH_X86
 // By cpuid, as not every compiler knows the name.
@@ -39,6 +39,7 @@ Extensions find_extensions() {
 #elif HWY_ARCH_ARM_A64 && defined(__linux__)
   found.dotprod = (getauxval(AT_HWCAP) & kHasDotprod) != 0;
   found.i8mm = found.dotprod && (getauxval(AT_HWCAP2) & kHasI8mm) != 0;
+  found.bf16_mmla = (getauxval(AT_HWCAP2) & kHasBf16) != 0;
 #endif
   return found;
 }

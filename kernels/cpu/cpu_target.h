@@ -26,7 +26,7 @@ bool is_target_forced();
 struct Extensions {
   bool vnni = false, bf16_dots = false;  // of AVX-512
   bool avx_vnni = false;                 // of AVX2
-  bool dotprod = false, i8mm = false;    // of NEON
+  bool dotprod = false, i8mm = false, bf16_mmla = false;  // of NEON
 };
 const Extensions& extensions();
 void use_avx_vnni(bool is_used);  // for tests. REQUIRES: the processor has it

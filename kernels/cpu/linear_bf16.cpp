@@ -1,5 +1,6 @@
 // linear over bf16 weights with x rounded to bf16, too: pairs of k at a time, as AVX-512-BF16's dot product has them,
-// or the same multiply-adds in fp32, or AMX tiles (linear_amx.h), which add in another order.
+// or the same multiply-adds in fp32; or AMX tiles (linear_amx.h) or ARM's BFMMLA (linear_bf16_neon.h), whose sums are
+// others.
 #include <algorithm>
 #include <cstring>
 
@@ -7,6 +8,7 @@
 #include "kernels/cpu/arithmetic.h"
 #include "kernels/cpu/cpu_target.h"
 #include "kernels/cpu/linear_amx.h"
+#include "kernels/cpu/linear_bf16_neon.h"
 #include "kernels/cpu/linear_task.h"
 #include "kernels/cpu/simd_targets.h"
 
@@ -83,14 +85,33 @@ LLMB_BF16_DOTS void dot_rows(const LinearTask& t, const uint8_t* panel, int64_t 
   else dot_tile<kRows, 2>(panel, num_words, x, x_stride, t.column_begin, sums, ahead);
 }
 
+bool has_dots() { return extensions().bf16_dots; }
+constexpr int64_t kWordsAtOnce = 1, kPasses = 1;  // of a tile over the columns of a block
+#elif HWY_TARGET == HWY_NEON
+Bf16Unit bf16_unit_target() { return arithmetic() == Arithmetic::kBf16Mmla ? Bf16Unit::kDots : Bf16Unit::kNone; }
+
+template <int kRows>
+void dot_rows(const LinearTask& t, const uint8_t* panel, int64_t num_words, const uint8_t* x, int64_t x_stride,
+              const TileSums& sums, FetchAhead& ahead) {
+  mmla_rows<kRows>(t, panel, num_words, x, x_stride, sums, ahead);
+}
+
+bool has_dots() { return extensions().bf16_mmla; }
+constexpr int64_t kWordsAtOnce = 2, kPasses = 4;
+#else
+Bf16Unit bf16_unit_target() { return Bf16Unit::kNone; }
+#endif
+
+#if (HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86) || HWY_TARGET == HWY_NEON
 bool bf16_dot_task_target(const LinearTask& t) {
-  if (!extensions().bf16_dots) return false;
+  if (!has_dots()) return false;
   HWY_ALIGN float sums[kLinearTaskRows * kBf16Width];
   const int64_t num_words = ceil_div(t.weight->in_features(), 2), stride = bf16_row_bytes(t.weight->in_features());
   const int64_t num_tiles = ceil_div(t.row_end - t.row_begin, kTileRows);
   constexpr int64_t kWordBytes = kBf16Width * 4;
   const int64_t most_words = num_tiles == 1 ? num_words : bf16_block_words(cache_sizes(), num_tiles);
-  const int64_t block_words = ceil_div(num_words, ceil_div(num_words, most_words));
+  const int64_t even_words = ceil_div(num_words, ceil_div(num_words, most_words));
+  const int64_t block_words = ceil_div(even_words, kWordsAtOnce) * kWordsAtOnce;
   for (int64_t word = 0; word < num_words; word += block_words) {
     const int64_t end = std::min(num_words, word + block_words);
     const bool is_last = end == num_words;
@@ -98,7 +119,7 @@ bool bf16_dot_task_target(const LinearTask& t) {
     const uint8_t* next = is_last ? t.next : panel + (end - word) * kWordBytes;
     const int64_t next_bytes = std::min(block_words, is_last ? num_words : num_words - end) * kWordBytes;
     FetchAhead ahead;
-    if (num_tiles > 1) ahead = FetchAhead(next, next_bytes, num_tiles * (end - word));
+    if (num_tiles > 1) ahead = FetchAhead(next, next_bytes, num_tiles * kPasses * (end - word));
     for_row_tiles<kTileRows>(t.row_end - t.row_begin, [&](int64_t row, auto tile_rows) HWY_ATTR {
       constexpr int kRows = decltype(tile_rows)::value;
       dot_rows<kRows>(t, panel, end - word, t.x_bytes + (t.row_begin + row) * stride + word * 4, stride,
@@ -109,7 +130,6 @@ bool bf16_dot_task_target(const LinearTask& t) {
   return true;
 }
 #else
-Bf16Unit bf16_unit_target() { return Bf16Unit::kNone; }
 bool bf16_dot_task_target(const LinearTask&) { return false; }
 #endif
 

@@ -49,7 +49,8 @@ constexpr int64_t quantized_row_bytes(int64_t n) { return ceil_div(n, 64) * 64; 
 // A row of activations rounded to bf16, in the form that this machine's products take: bf16 where has_fast_bf16().
 void round_row(const float* x, int64_t n, uint8_t* out);
 int64_t rounded_row_bytes(int64_t n);
-// As bf16 whatever the machine; and its product by AVX-512-BF16, false where there is none. For tests beside the above.
+// As bf16 whatever the machine; and its product by AVX-512-BF16 or BFMMLA, false where there is none. For tests beside
+// the above.
 void bf16_row(const float* x, int64_t n, uint8_t* out);
 constexpr int64_t bf16_row_bytes(int64_t n) { return ceil_div(n, 32) * 64; }
 bool bf16_dot_task(const LinearTask& task);

@@ -11,6 +11,7 @@
 #include "kernels/cpu/caches.h"
 #include "kernels/cpu/cpu_target.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear_bf16_neon.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -143,6 +144,20 @@ __attribute__((target("avx512bf16"))) int64_t bf16_dot_chains(int64_t iterations
 }
 #endif
 
+#if HWY_TARGET == HWY_NEON
+LLMB_BF16_MMLA int64_t bf16_mmla_chains(int64_t iterations, float* sink) {
+  for (int64_t n = 0; n < iterations; ++n)
+    asm volatile(
+        "bfmmla v2.4s, v0.8h, v1.8h\n bfmmla v3.4s, v0.8h, v1.8h\n bfmmla v4.4s, v0.8h, v1.8h\n"
+        "bfmmla v5.4s, v0.8h, v1.8h\n bfmmla v6.4s, v0.8h, v1.8h\n bfmmla v7.4s, v0.8h, v1.8h\n"
+        "bfmmla v16.4s, v0.8h, v1.8h\n bfmmla v17.4s, v0.8h, v1.8h\n bfmmla v18.4s, v0.8h, v1.8h\n"
+        "bfmmla v19.4s, v0.8h, v1.8h\n bfmmla v20.4s, v0.8h, v1.8h\n bfmmla v21.4s, v0.8h, v1.8h\n" ::
+            : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20", "v21");
+  *sink += 1;
+  return iterations * 12 * 16 * 2;
+}
+#endif
+
 int64_t bf16_chains(int64_t iterations, float* sink) {
 #if LLMB_HAS_AMX_CODE && HWY_TARGET <= HWY_AVX3
   const auto dot = [] {
@@ -153,6 +168,8 @@ int64_t bf16_chains(int64_t iterations, float* sink) {
 #endif
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   if (has_fast_bf16()) return bf16_dot_chains(iterations, sink);
+#elif HWY_TARGET == HWY_NEON
+  if (has_fast_bf16()) return bf16_mmla_chains(iterations, sink);
 #endif
   return multiply_add_chains(iterations, sink);
 }

@@ -19,7 +19,7 @@ Rate measure_peak_flops(ThreadPool& pool);  // fp32 multiply-adds in registers, 
 // As many multiply-adds of int8 numbers into 32 bits, two operations each, in the form that linear uses on this
 // machine.
 Rate measure_peak_int8_ops(ThreadPool& pool);
-// As many of bf16 numbers into fp32: by AMX or AVX-512-BF16 where has_fast_bf16(), else measure_peak_flops.
+// As many of bf16 numbers into fp32: by AMX, AVX-512-BF16 or BFMMLA where has_fast_bf16(), else measure_peak_flops.
 Rate measure_peak_bf16_flops(ThreadPool& pool);
 // Bytes/s of all threads reading memory of four times the last-level caches, 320 MiB at least and 2 GiB at most; of
 // max_bytes where that is less, which then may come from a cache. Takes as much memory, and a second where it is large.

@@ -31,6 +31,10 @@
 #define LLMB_UNROLL _Pragma("GCC unroll 64")
 #endif
 
+// A function with instructions beyond those of its SIMD target, which can use Highway and intrinsics of the target: Clang
+// takes the attribute in place of Highway's target, GCC beside it.
+#define LLMB_TARGET_WITH(features) __attribute__((target(HWY_TARGET_STR "," features)))
+
 HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
 namespace HWY_NAMESPACE {

@@ -24,7 +24,7 @@ HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
 namespace HWY_NAMESPACE {
 
-#define LLMB_W4A8_ROW __attribute__((target("avx512vnni")))
+#define LLMB_W4A8_ROW LLMB_TARGET_WITH("avx512vnni")
 
 // Groups of a panel from `groups` on, kVecs vectors of columns from `column` on, added to sums. x: 32 unsigned bytes
 // for each group.

@@ -55,9 +55,9 @@ void add_model_options(CLI::App& app, Options& o) {
   app.add_option(
          "--arithmetic", o.texts.arithmetic,
          "CPU arithmetic; each kind gives different bytes; auto: that of the output being continued, else the fastest")
-      ->check(one_of({"auto", "unfused", "fma", "bf16-dot", "bf16-amx"}))
+      ->check(one_of({"auto", "unfused", "fma", "bf16-dot", "bf16-amx", "bf16-mmla"}))
       ->group("Model")
-      ->option_text("auto|unfused|fma|bf16-dot|bf16-amx [auto]");
+      ->option_text("auto|unfused|fma|bf16-dot|bf16-amx|bf16-mmla [auto]");
   app.add_option("--quantization", o.job.load.cpu.quantization,
                  "Quantise weights while they load: int8 and w4a8 (four bits) round activations to int8, too, int4 does not; fp8 "
                  "(GPU): e4m3")

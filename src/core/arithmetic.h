@@ -13,10 +13,11 @@ enum class Arithmetic : uint8_t {
   kFma,      // fp32, fused: AVX2, AVX-512, NEON, whatever their vectors' width
   kBf16Dot,  // kFma, but products of bf16 by bf16 are AVX-512-BF16's, which takes subnormals as zero
   kBf16Amx,  // kFma, but products of bf16 by bf16 are AMX's, which adds even and odd k apart
+  kBf16Mmla,  // kFma, but products of bf16 by bf16 are 64-bit ARM's BFMMLA, which rounds to odd and takes subnormals as zero
 };
 
 constexpr Arithmetic kAllArithmetic[] = {Arithmetic::kUnfused, Arithmetic::kFma, Arithmetic::kBf16Dot,
-                                         Arithmetic::kBf16Amx};
+                                         Arithmetic::kBf16Amx, Arithmetic::kBf16Mmla};
 
 constexpr const char* arithmetic_name(Arithmetic a) {
   switch (a) {
@@ -28,6 +29,8 @@ constexpr const char* arithmetic_name(Arithmetic a) {
       return "bf16-dot";
     case Arithmetic::kBf16Amx:
       return "bf16-amx";
+    case Arithmetic::kBf16Mmla:
+      return "bf16-mmla";
   }
   return "";
 }
@@ -39,6 +42,8 @@ constexpr std::optional<Arithmetic> arithmetic_by_name(std::string_view name) {
 }
 
 // Whether it differs from another only where both factors of products are bf16.
-constexpr bool is_bf16_arithmetic(Arithmetic a) { return a == Arithmetic::kBf16Dot || a == Arithmetic::kBf16Amx; }
+constexpr bool is_bf16_arithmetic(Arithmetic a) {
+  return a == Arithmetic::kBf16Dot || a == Arithmetic::kBf16Amx || a == Arithmetic::kBf16Mmla;
+}
 
 }  // namespace llmb

@@ -6,10 +6,12 @@
 
 #include "base/float_formats.h"
 #include "kernels/cpu/amx.h"
+#include "kernels/cpu/arithmetic.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/linear_task.h"
 #include "tests/support/compare.h"
 #include "tests/support/kernel_support.h"
+#include "tests/support/odd_sums.h"
 
 namespace llmb::cpu {
 namespace {
@@ -40,7 +42,7 @@ std::vector<float> run(const PackedLinear& w, const std::vector<float>& x, int64
   return out.copy();
 }
 
-// By AVX-512-BF16's dot products, whole panels or halves at a time; nothing where the machine has none.
+// By AVX-512-BF16's dot products or ARM's BFMMLA, whole panels or halves at a time; nothing where the machine has none.
 std::vector<float> run_dots(const PackedLinear& w, const std::vector<float>& x, int64_t rows, int64_t columns) {
   const int64_t k = w.in_features(), stride = bf16_row_bytes(k);
   std::vector<uint8_t> halves(static_cast<size_t>(rows * stride));
@@ -104,6 +106,75 @@ TEST_CASE("products of rounded rows are as close to fp64 as naive ones; dot prod
       for (const int64_t m : {1, 8, 40}) check_product(m, 66, k, false, pool);
     for (const int64_t m : {127, 128, 129, 257}) check_product(m, 3, 33, true, pool);
   });
+}
+
+TEST_CASE("sums rounded to odd: exact ones stay, others end in a set bit; subnormals are zero, too large is infinite") {
+  using test::odd_dot, test::odd_product, test::odd_sum;
+  const float inf = INFINITY, tiny = 0x1p-126f;
+  CHECK(odd_sum(1, 2) == 3);
+  CHECK(odd_sum(1, 0x1p-24f) == 0x1.000002p0f);
+  CHECK(odd_sum(1, 0x1p-80f) == 0x1.000002p0f);
+  CHECK(odd_sum(1, -0x1p-80f) == 0x1.fffffep-1f);
+  CHECK(odd_sum(-1, 0x1p-80f) == -0x1.fffffep-1f);
+  CHECK(odd_sum(0x1.000002p0f, 0x1p-80f) == 0x1.000002p0f);
+  CHECK(odd_sum(0x1.000004p0f, -0x1p-25f) == 0x1.000002p0f);
+  CHECK(odd_sum(0x1.fffffep127f, 0x1.fffffep127f) == inf);
+  CHECK(odd_sum(0x1.fffffep127f, 1) == 0x1.fffffep127f);
+  CHECK(odd_sum(3 * tiny, -2.5f * tiny) == 0);
+  CHECK(odd_sum(tiny / 2, tiny) == tiny);
+  CHECK(odd_product(tiny, -0.5f) == 0);
+  CHECK(std::signbit(odd_product(tiny, -0.5f)));
+  CHECK(odd_product(0x1p127f, -2) == -inf);
+  CHECK(odd_product(tiny / 2, 0x1p100f) == 0);
+  CHECK(std::signbit(odd_sum(-0.0f, -0.0f)));
+  CHECK_FALSE(std::signbit(odd_sum(1, -1)));
+  CHECK(std::isnan(odd_sum(inf, -inf)));
+  CHECK(std::isnan(odd_product(inf, tiny / 2)));
+  CHECK(odd_dot(1, 3, 5, 7, -2) == 2);
+}
+
+TEST_CASE("BFMMLA's products are those of its definition, bit for bit") {
+  if (!can_compute(Arithmetic::kBf16Mmla)) return;
+  ThreadPool pool(2);
+  const auto scaled = [](float x, int64_t i) {  // some as large or small as they get
+    const float scales[] = {1, 1, 1, 0x1p70f, 0x1p-70f, 0x1p-126f, 0};
+    return x * scales[i % 7];
+  };
+  for (const int64_t k : {1, 2, 3, 4, 5, 6, 31, 64, 66, 193, 770}) {
+    for (const bool is_wild : {false, true}) {
+      CAPTURE(k);
+      CAPTURE(is_wild);
+      constexpr int64_t kN = 67, kRows = 9;
+      Weight weight(kN, k, true, pool);
+      std::vector<float> x = random_normal(kRows * k, 3);
+      if (is_wild) {
+        for (int64_t i = 0; i < kN * k; ++i)
+          weight.halves[i] = f32_to_bf16(scaled(bf16_to_f32(weight.halves[i]), i / 3));
+        for (int64_t i = 0; i < kRows * k; ++i) x[i] = scaled(x[i], i / 5);
+        // Their product is infinite, and NaN where a number of x that belongs to the next block meets a weight of zero.
+        for (int64_t i = 0; i < k; ++i) weight.halves[5 * k + i] = f32_to_bf16(1), x[8 * k + i] = INFINITY;
+        const TensorView w{weight.halves.data(), DType::kBF16, kN, k}, b{weight.bias.data(), DType::kF32, 1, kN};
+        weight.packed = PackedLinear::pack({&w, 1}, {&b, 1}, pool, Quantization::kNone, DType::kBF16);
+      }
+      std::vector<float> expected;
+      const auto at = [&](const uint16_t* halves, int64_t i) { return i < k ? bf16_to_f32(halves[i]) : 0; };
+      for (int64_t r = 0; r < kRows; ++r) {
+        std::vector<uint16_t> row;
+        for (int64_t i = 0; i < k; ++i) row.push_back(f32_to_bf16(x[r * k + i]));
+        for (int64_t c = 0; c < kN; ++c) {
+          const uint16_t* const w = weight.halves.data() + c * k;
+          float sum = 0;
+          for (int64_t i = 0; i < ceil_div(k, 4) * 4; i += 2)
+            sum = test::odd_dot(sum, at(row.data(), i), at(w, i), at(row.data(), i + 1), at(w, i + 1));
+          expected.push_back(sum + weight.bias[c]);
+        }
+      }
+      for (const int64_t rows : {1, 2, 3, 6, 7, 9}) {
+        const std::span some = std::span(expected).first(rows * kN);
+        for (const int64_t columns : {64, 32, 16}) CHECK(same_bytes(run_dots(weight.packed, x, rows, columns), some));
+      }
+    }
+  }
 }
 
 TEST_CASE("a row's product is bit-identical alone and in any batch, and on every target that fuses") {

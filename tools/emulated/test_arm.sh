@@ -4,7 +4,8 @@
 #            one with dotprod alone
 #   models   forward passes against the fp64 oracle and the golden files, and random workloads whose bytes must not depend on
 #            the schedule
-#   answers  of the bundled model, byte for byte those of this machine's program PROGRAM in the same arithmetic
+#   answers  of the bundled model, byte for byte those of this machine's program PROGRAM in the same arithmetic; in
+#            bf16-mmla, which x86 has not, those of one row at a time
 # Each part is some steps, which say what they ran. Where the time will not do for all, --from N begins at the Nth, goes round,
 # and builds no more than its steps need. Exit code 77: it cannot run here.
 #   test_arm.sh [--from N] PROGRAM [kernels|models|answers]…
@@ -43,18 +44,30 @@ run_tests() {
   QEMU_CPU=$processor ctest --test-dir "$build" --output-on-failure -j 2 -R "^($(IFS='|'; echo "$*"))\$"
 }
 
-# answers_equal PROCESSOR FLAG…
-answers_equal() {
+# emulated PROCESSOR FLAG…: answers to some prompts on stdout
+emulated() {
   local processor=$1
   shift
-  cmake --build "$build" --target llm-batch -- --quiet
-  local flags=(-m data/model --order input --no-metrics --progress none "$@")
+  cmake --build "$build" --target llm-batch -- --quiet >&2
   head -n 4 examples/prompts.jsonl | sed 's/}$/, "logprobs": 2}/' > "$build/prompts.jsonl"
-  "$program" "${flags[@]}" < "$build/prompts.jsonl" > "$build/expected.jsonl"
-  qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu "$processor" "$build/llm-batch" "${flags[@]}" --max-num-seqs 3 \
-    < "$build/prompts.jsonl" > "$build/found.jsonl"
+  qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu "$processor" "$build/llm-batch" "${answer_flags[@]}" "$@" < "$build/prompts.jsonl"
+}
+answer_flags=(-m data/model --order input --no-metrics --progress none)
+
+# answers_equal PROCESSOR FLAG…
+answers_equal() {
+  emulated "$@" --max-num-seqs 3 > "$build/found.jsonl"
+  "$program" "${answer_flags[@]}" "${@:2}" < "$build/prompts.jsonl" > "$build/expected.jsonl"
   cmp "$build/expected.jsonl" "$build/found.jsonl"
-  echo "passed: $processor gives the answers of $(uname -m): ${*}"
+  echo "passed: $1 gives the answers of $(uname -m): ${*:2}"
+}
+
+# answers_hold PROCESSOR FLAG…
+answers_hold() {
+  emulated "$@" --max-num-seqs 3 > "$build/found.jsonl"
+  emulated "$@" --max-num-seqs 1 --speculative none > "$build/expected.jsonl"
+  cmp "$build/expected.jsonl" "$build/found.jsonl"
+  echo "passed: $1 gives the same answers one by one: ${*:2}"
 }
 
 steps=()  # each a command and its arguments
@@ -76,7 +89,8 @@ for part in "$@"; do
         done
         steps+=("answers_equal cortex-a72 --dtype float32 --quantization $quantization")
       done
-      steps+=("answers_equal max --dtype bfloat16 --arithmetic fma" "answers_equal max --arithmetic unfused") ;;
+      steps+=("answers_equal max --dtype bfloat16 --arithmetic fma" "answers_equal max --arithmetic unfused"
+        "answers_hold max --arithmetic bf16-mmla") ;;
     *) echo "no part is named $part; there are kernels, models, answers" >&2; exit 2 ;;
   esac
 done

@@ -54,6 +54,7 @@ std::string describe_extensions() {
   if (target == "AVX3" && cpu::has_amx()) names.emplace_back("AMX");
   if (target == "NEON" && has.dotprod) names.emplace_back("dotprod");
   if (target == "NEON" && has.i8mm) names.emplace_back("i8mm");
+  if (target == "NEON" && has.bf16_mmla) names.emplace_back("BF16");
   return names.empty() ? "none" : join(names);
 }
 
