@@ -59,6 +59,7 @@ TEST_CASE("a layer behind the last one guesses what it does on one GPU, also whe
   constexpr int32_t kMaxTokens = 528;
   std::vector<Case> cases = {{{"mtp/glm4_moe", ""}, DType::kBF16, DType::kF8, divided(2, 1, 1, 3)},
                              {{"mtp/deepseek_v3", ""}, DType::kF32, DType::kF32, divided(3)},
+                             {{"mtp/qwen3_5-text", ""}, DType::kBF16, DType::kBF16, divided(2)},
                              {{"models/llama-gqa", "llama-gqa-3"}, DType::kBF16, DType::kBF16, divided(2, 1, 2, 5)},
                              {{"models/llama-gqa", "llama-gqa"}, DType::kF32, DType::kI8, divided(2)}};
   for (const char* const eagle : {"qwen3", "qwen3-3", "qwen3_moe"})

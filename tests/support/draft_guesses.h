@@ -21,6 +21,7 @@ inline std::vector<float> draft_layer_guesses(Backend& backend, int32_t vocab_si
                                               int32_t chunk, int32_t max_tokens) {
   const int32_t block_size = backend.info().kv.block_size;
   const auto blocks_each = static_cast<int32_t>(ceil_div(max_tokens, block_size));
+  const bool has_states = backend.info().num_state_slots > 0;
   std::vector<float> guesses;
   const auto run = [&](const StepPlan& plan) {
     StepOutput output;
@@ -44,8 +45,10 @@ inline std::vector<float> draft_layer_guesses(Backend& backend, int32_t vocab_si
       count = std::min(length - at, chunk);
       const bool is_last = at + count == length;
       const auto sample = is_last ? std::optional(SampleRow{.num_logprobs = 0}) : std::nullopt;
-      const StepOutput output =
-          run(PlanBuilder(block_size).add(tokens, at, count, blocks_of(texts.size() - 1), sample).plan());
+      PlanBuilder builder(block_size);
+      builder.add(tokens, at, count, blocks_of(texts.size() - 1), sample);
+      if (has_states) builder.with_state(static_cast<int32_t>(texts.size()) - 1);
+      const StepOutput output = run(builder.plan());
       if (is_last) tokens.push_back(output.tokens.at(0));
     }
   }
@@ -54,6 +57,7 @@ inline std::vector<float> draft_layer_guesses(Backend& backend, int32_t vocab_si
     for (size_t t = 0; t < texts.size(); ++t) {
       const auto last = static_cast<int32_t>(texts[t].size()) - 1;
       builder.add(texts[t], last, 1, blocks_of(t), SampleRow{.num_logprobs = 4});
+      if (has_states && !is_mtp) builder.with_state(static_cast<int32_t>(t));
     }
     StepPlan plan = builder.plan();
     plan.is_mtp = is_mtp;
