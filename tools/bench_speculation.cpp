@@ -140,8 +140,9 @@ void load_target(Target* target, int32_t max_model_len, int32_t max_num_seqs = 8
   require(target->backend->load(target->config, target->load));
 }
 
-// target: gets the drafts on the device that both are on; null: by way of the host
-std::unique_ptr<Drafter> draft_model(const Options& options, bool is_tree, Backend* target, const Clock& clock) {
+// Its blocks lie in the target's, where they fit. by_host: drafts come by way of the host, not on the device that both are on
+std::unique_ptr<Drafter> draft_model(const Options& options, const Target& target, bool is_tree, bool by_host,
+                                     const Clock& clock) {
   const std::string& dir = options.draft_dir;
   LoadOptions load;
   load.model_dir = dir;
@@ -152,9 +153,13 @@ std::unique_ptr<Drafter> draft_model(const Options& options, bool is_tree, Backe
   load.cpu.runs_in_wait = true;
   load.num_blocks_override = 8 * 1024 / load.block_size;
   auto backend = backend_on(options.device);
-  std::unique_ptr<DraftFeed> feed = target != nullptr ? share_queue(*target, *backend) : nullptr;
-  require(backend->load(*load_model_config(dir), load));
-  const ModelDrafterOptions limits = {256, 8, 1024, is_tree};
+  const ModelConfig config = *load_model_config(dir);
+  std::unique_ptr<DraftFeed> feed = by_host ? nullptr : share_queue(*target.backend, *backend);
+  LentBlocks lent;
+  if (!by_host) lent = find_lent_blocks(target.backend->info().kind, target.config, target.load, config, load);
+  if (lent) load.block_size = lent.block_size, lend_blocks(*target.backend, *backend, &lent);
+  require(backend->load(config, load));
+  const ModelDrafterOptions limits = {256, 8, 1024, is_tree, lent};
   return std::make_unique<ModelDrafter>(std::move(backend), limits, clock, std::move(feed));
 }
 
@@ -198,13 +203,13 @@ void bench_stories(const Options& options) {
   };
   const auto lookup_and_draft = [&](const Clock& clock) {
     auto both = one(std::make_unique<LookupDrafter>(clock));
-    both.push_back(draft_model(options, false, target.backend.get(), clock));
+    both.push_back(draft_model(options, target, false, false, clock));
     return both;
   };
   std::vector<std::pair<std::string, MakeDrafters>> kinds = {
       {"draft model",
-       [&](const Clock& clock) { return one(draft_model(options, false, target.backend.get(), clock)); }},
-      {"draft model, tree", [&](const Clock& clock) { return one(draft_model(options, true, nullptr, clock)); }},
+       [&](const Clock& clock) { return one(draft_model(options, target, false, false, clock)); }},
+      {"draft model, tree", [&](const Clock& clock) { return one(draft_model(options, target, true, options.device != "cpu", clock)); }},
       {"lookup", [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock)); }},
       {"lookup and draft model", lookup_and_draft},
       {"lookup, tree", [&](const Clock& clock) { return one(std::make_unique<LookupDrafter>(clock, 1 << 19, true)); }},
@@ -214,7 +219,7 @@ void bench_stories(const Options& options) {
   };
   if (options.device != "cpu") {
     kinds.push_back({"draft model, by way of the host",
-                     [&](const Clock& clock) { return one(draft_model(options, false, nullptr, clock)); }});
+                     [&](const Clock& clock) { return one(draft_model(options, target, false, true, clock)); }});
     kinds.push_back({"layers:2, by way of the host", by_layers(2, true)});
   }
   if (!options.heads_dir.empty())

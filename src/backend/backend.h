@@ -34,6 +34,10 @@ struct LoadOptions {
   int32_t block_size = 16;
   int64_t kv_cache_bytes = 0;       // 0: chosen by the backend for max_num_seqs sequences of max_model_len
   int32_t num_blocks_override = 0;  // > 0: this many blocks, whatever kv_cache_bytes says
+  // Keys and values of a second model that drafts: beside the pool, so many bytes for the tokens of each block, or in
+  // blocks that the pool lends, each for so many of its tokens (core/lent_blocks.h).
+  int64_t draft_block_bytes = 0;
+  int32_t lent_tokens = 0;
   double swap_space_gib = 0;        // host memory for blocks of preempted sequences, at most
   bool receives_prompts = false;    // computed elsewhere, by way of the host's pool: one is there beside states, too
   int32_t max_num_seqs = 0;
@@ -64,8 +68,7 @@ struct LoadOptions {
   struct Cuda {
     double gpu_memory_utilization = 0.92;  // share of the memory that weights, activations and KV pool may take
     bool deterministic = false;            // a result depends neither on what else runs nor on how prompts are chunked
-    int64_t draft_bytes = 0;               // left for a second model that drafts
-    int64_t draft_block_bytes = 0;         // and for a block of its keys and values beside each one of this model's
+    int64_t draft_bytes = 0;  // left for a second model that drafts, but for its keys and values
   } cuda;
 
   // Rows that a step samples at most: the last one of each sequence, and its drafts.
@@ -96,6 +99,8 @@ struct BackendInfo {
   int32_t max_idle_blocks = INT32_MAX;  // that a prefix cache should keep: more takes memory that others may need
   int64_t block_bytes = 0;              // that read_blocks() gives of each; 0: it does not
   int64_t state_bytes = 0;              // that it gives of a state slot; 0: slots are not read
+  int64_t draft_block_bytes = 0;        // as it was loaded with
+  int32_t lent_tokens = 0;              // likewise
   double load_ms = 0;
 };
 
@@ -118,6 +123,12 @@ inline LayerGroups layer_groups(const ModelConfig& config, const LoadOptions& op
 inline int64_t max_blocks_per_seq(const KvLayout& kv, const LoadOptions& options) {
   return max_live_blocks(kv.groups.windows, ceil_div(options.max_model_len, kv.block_size),
                          options.max_num_batched_tokens, kv.block_size);
+}
+
+// Blocks that max_num_seqs sequences of max_model_len hold at most, with what a second model has in lent ones.
+inline int64_t most_blocks(const KvLayout& kv, const LoadOptions& options) {
+  const int64_t num_lent = options.lent_tokens > 0 ? ceil_div(options.max_model_len, options.lent_tokens) : 0;
+  return options.max_num_seqs * (max_blocks_per_seq(kv, options) + num_lent);
 }
 
 // Blocks that options.swap_space_gib holds, and no more than the pool or max_num_seqs sequences of max_model_len have:

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "core/lent_blocks.h"
 
 namespace llmb {
 
@@ -31,7 +32,15 @@ class DraftFeed {
 // has not; of two models with one vocabulary
 std::unique_ptr<DraftFeed> share_queue(Backend& target, Backend& draft);
 
-// The same for a model that drafts for itself, by its first layers or one behind its last. What the queue gets runs in
+// How blocks of a draft model's may lie in blocks of the target's pool, but for num_blocks; nothing: it has a pool of its
+// own. Both as they will be loaded, the draft model but for block_size. REQUIRES: neither is one of several ranks
+LentBlocks find_lent_blocks(DeviceKind device, const ModelConfig& target, const LoadOptions& target_options,
+                            const ModelConfig& draft, const LoadOptions& draft_options);
+// Lets the draft model's pool lie in the target's as find_lent_blocks() says, when it loads with that block_size; sets
+// lent->num_blocks. The target outlives its use. REQUIRES: as share_queue()
+void lend_blocks(Backend& target, Backend& draft, LentBlocks* lent);
+
+// share_queue() for a model that drafts for itself, by its first layers or one behind its last. What the queue gets runs in
 // order with the model's other plans, and waits in it do not wait for those: it is a backend that is loaded, with the
 // model's pool. Its plans follow the newest plan of either, if that is in flight; the model's other plans follow their own,
 // whatever drafts lie between.

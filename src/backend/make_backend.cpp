@@ -7,8 +7,10 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/draft_feed.h"
 #include "backend/ledger/ledger_backend.h"
+#include "base/check.h"
 #if LLMB_HAS_CUDA
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/lent_cuda_blocks.h"
 #include "backend/cuda/rank_gpus.h"
 #include "backend/cuda/share_cuda_queue.h"
 #endif
@@ -84,6 +86,23 @@ Result<std::unique_ptr<Backend>> make_rank_backend(DeviceKind kind, std::shared_
   if (kind == DeviceKind::kCuda) return make_cuda_backend(0, std::move(ranks));
 #endif
   return unsupported("ranks compute on CPUs and on GPUs");
+}
+
+LentBlocks find_lent_blocks(DeviceKind device, const ModelConfig& target, const LoadOptions& target_options,
+                            const ModelConfig& draft, const LoadOptions& draft_options) {
+  if (device == DeviceKind::kCpu) return lent_cpu_blocks(target, target_options, draft, draft_options);
+#if LLMB_HAS_CUDA
+  if (device == DeviceKind::kCuda) return lent_cuda_blocks(target, target_options, draft, draft_options);
+#endif
+  return {};
+}
+
+void lend_blocks(Backend& target, Backend& draft, LentBlocks* lent) {
+  if (lend_cpu_blocks(target, draft, lent)) return;
+#if LLMB_HAS_CUDA
+  if (lend_cuda_blocks(target, draft, lent)) return;
+#endif
+  LLMB_CHECK_MSG(false, "blocks are lent by a backend to another one of its kind");
 }
 
 #if LLMB_HAS_CUDA

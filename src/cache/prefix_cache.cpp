@@ -242,6 +242,14 @@ void PrefixCache::keep(BlockId block) {
   swaps_out_.push_back({group, block, here.host});
 }
 
+bool PrefixCache::is_oldest_wanted() const {
+  if (kept_.empty()) return false;
+  const NodeId node = places_[oldest_].node;
+  int32_t group = 0;
+  while (block(node, group) != oldest_) ++group;
+  return kept(node, group).num_wanted > 0;
+}
+
 void PrefixCache::put_back(NodeId node, int32_t group, BlockId block) {
   LLMB_CHECK(nodes_[node].num_tokens == block_size_ && !holds(block));
   LLMB_CHECK(this->block(node, group) == kNoBlock && host_block(node, group) != kNoBlock);

@@ -98,6 +98,10 @@ class PrefixCache {
   BlockId host_block(NodeId node, int32_t group) const { return kept_.empty() ? kNoBlock : kept(node, group).host; }
   // `block` gets in the plan being made what host_block(node, group) holds. REQUIRES: the node is full and has no block there
   void put_back(NodeId node, int32_t group, BlockId block);
+  // Whether a sequence wants back what evict() would forget next. REQUIRES: num_idle() > 0
+  bool is_oldest_wanted() const;
+  // Whether evictions since take_swaps_out() have moved blocks to the host, from where they still are.
+  bool has_swaps_out() const { return !swaps_out_.empty(); }
   // Appends the blocks that evictions have moved to the host since the last call.
   void take_swaps_out(std::vector<BlockCopy>* swaps);
   int32_t num_free_host_blocks() const { return static_cast<int32_t>(free_host_.size() + left_host_.size()); }

@@ -36,6 +36,7 @@ constexpr const char* kSummed[] = {"completed",
                                    "adapter_reads",
                                    "speculation_steps",
                                    "speculation_saved_s",
+                                   "speculation_kv_blocks_taken_back",
                                    "recomputed_tokens",
                                    "scored_tokens",
                                    "scored_logprob"};

@@ -19,11 +19,23 @@ std::string describe_pooling(const Pooling& pooling) {
          (pooling.layers.size() == 1 ? " layer" : " layers");
 }
 
+std::string mib(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / 1048576.0);
+  return text;
+}
+
 std::string describe_speculation(const JobOptions& o, const BackendInfo& backend) {
   if (!o.speculation.any() || o.generation.task != Task::kGenerate) return "";
   std::string line = "drafts    " + escape_control(describe_drafters(o.speculation));
   if (!o.speculation.corpus.empty()) line += ", also in " + escape_control(o.speculation.corpus);
   line += "; at most " + std::to_string(o.speculation.max_tokens) + " tokens of a sequence in a step, where they pay";
+  if (backend.lent_tokens > 0)
+    line += "; the draft model's keys and values lie in the KV cache, " + std::to_string(backend.lent_tokens) +
+            " tokens in a block that no request needs";
+  else if (backend.draft_block_bytes > 0)
+    line += "; the draft model's keys and values lie beside the KV cache, " +
+            mib(backend.draft_block_bytes * backend.kv.num_blocks) + " at most";
   if (backend.kind == DeviceKind::kCuda && !o.load.cuda.deterministic)
     line += "; without --deterministic bytes may differ from those without drafts";
   return line + "\n";
@@ -53,12 +65,7 @@ std::string describe_kv_cache(const ModelFiles& model, const BackendInfo& b) {
   const int32_t max_tokens = model.default_params.stop.max_tokens.value_or(kDefaultMaxTokens);
   const int64_t request_tokens = std::min<int64_t>(model.max_model_len, int64_t{2} * max_tokens);
   std::string out = std::string("KV cache ") + dtype_name(b.kv.dtype);
-  if (b.kind != DeviceKind::kCpu) {
-    char text[64];
-    std::snprintf(text, sizeof text, ", %.1f MiB",
-                  static_cast<double>(b.kv.bytes_per_block() * b.kv.num_blocks) / 1048576.0);
-    out += text;
-  }
+  if (b.kind != DeviceKind::kCpu) out += ", " + mib(b.kv.bytes_per_block() * b.kv.num_blocks);
   out += ", room for " + std::to_string(tokens_in_blocks(b.kv, b.kv.num_blocks, request_tokens)) +
          " tokens in blocks of " + std::to_string(b.kv.block_size);
   return out + (b.kind == DeviceKind::kCpu ? ", memory as rows take it" : "");

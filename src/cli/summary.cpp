@@ -135,6 +135,9 @@ void add_speculation(std::string& out, const JobMetrics& m) {
              num_steps, ratio(s.num_given, s.num_groups), saved_s, predicted_s);
   else
     add_line(out, "                  in %lld steps; %.2f s saved, %.2f s predicted", num_steps, saved_s, predicted_s);
+  if (s.blocks.most > 0)
+    add_line(out, "                  keys and values in at most %d of %d blocks of the KV cache; %lld taken back for answers",
+             s.blocks.most, m.backend.kv.num_blocks, static_cast<long long>(s.blocks.num_taken_back));
 }
 
 void add_speculation(nlohmann::ordered_json& out, const JobMetrics& m) {
@@ -150,6 +153,9 @@ void add_speculation(nlohmann::ordered_json& out, const JobMetrics& m) {
   out["speculation_tokens_per_step"] = ratio(s.num_given, s.num_groups);
   out["speculation_saved_s"] = s.measured_saved_ms / 1000;
   out["speculation_predicted_saved_s"] = s.predicted_saved_ms / 1000;
+  if (m.backend.lent_tokens == 0) return;
+  out["speculation_kv_blocks_peak"] = s.blocks.most;
+  out["speculation_kv_blocks_taken_back"] = s.blocks.num_taken_back;
 }
 
 double perplexity(const JobMetrics& m) {

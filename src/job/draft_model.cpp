@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/draft_feed.h"
 #include "core/rank_part.h"
 #include "model/config_loader.h"
 #include "model/eagle_layer.h"
@@ -77,17 +78,28 @@ Result<DraftModel> find_draft_model(const std::string& name, const JobModel& tar
   if (config->has_states())
     return unsupported(name + ": a model with recurrent states cannot draft: wrong drafts would change them");
   LoadOptions load = load_options(found->path, *config, target, target_load);
-  return DraftModel{std::move(*config), std::move(load), target.device.kind == DeviceKind::kCuda};
+  return DraftModel{std::move(*config), std::move(load), {}, target.device.kind == DeviceKind::kCuda};
 }
 
-void leave_room_for_draft_model(const DraftModel& draft, LoadOptions* target_load) {
-  if (!draft.is_on_gpu) return;
-  const ModelConfig& config = draft.config;
-  const DType dtype = draft.load.dtype.value_or(config.gpu_dtype());
-  const int64_t weight_bytes = stored_weight_bytes(config) / dtype_bytes(config.dtype) * dtype_bytes(dtype);
-  target_load->cuda.draft_bytes = weight_bytes + kGpuWorkspaceBytes;
-  const KvLayout kv = make_kv_layout(config, draft.load.block_size, dtype, group_layers(config, 0));
-  target_load->cuda.draft_block_bytes = kv.bytes_per_block() * (target_load->block_size / draft.load.block_size);
+void place_draft_model(const ModelConfig& target, bool is_alone, DraftModel* draft, LoadOptions* target_load) {
+  const ModelConfig& config = draft->config;
+  DType dtype = config.cpu_kv_dtype(Quantization::kNone);
+  if (draft->is_on_gpu) {
+    dtype = draft->load.dtype.value_or(config.gpu_dtype());
+    const int64_t weight_bytes = stored_weight_bytes(config) / dtype_bytes(config.dtype) * dtype_bytes(dtype);
+    target_load->cuda.draft_bytes = weight_bytes + kGpuWorkspaceBytes;
+  }
+  LoadOptions target_options = *target_load;
+  target_options.groups_layers = true;
+  const DeviceKind device = draft->is_on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu;
+  if (is_alone) draft->lent = find_lent_blocks(device, target, target_options, config, draft->load);
+  if (draft->lent) {
+    draft->load.block_size = draft->lent.block_size;
+    target_load->lent_tokens = draft->lent.num_tokens();
+    return;
+  }
+  const KvLayout kv = make_kv_layout(config, draft->load.block_size, dtype, group_layers(config, 0));
+  target_load->draft_block_bytes = kv.bytes_per_block() * (target_load->block_size / draft->load.block_size);
 }
 
 Result<std::string> find_medusa_heads(const std::string& name, const JobModel& target) {

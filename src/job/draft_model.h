@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "core/lent_blocks.h"
 #include "core/model_config.h"
 #include "job/job_model.h"
 
@@ -12,13 +13,15 @@ namespace llmb {
 
 struct DraftModel {
   ModelConfig config;
-  LoadOptions load;  // but for the pool, which has as many blocks as the target's
+  LoadOptions load;   // but for the pool, which has room for as many tokens as the target's
+  LentBlocks lent;    // or lies in that one
   bool is_on_gpu = false;
 };
 
-// Where both run on one GPU, the target leaves room for the draft model's weights and for a pool of as many blocks as
-// its own.
-void leave_room_for_draft_model(const DraftModel& draft, LoadOptions* target_load);
+// Puts the draft model's keys and values into the target's pool where they fit in there, else beside it: then the memory
+// for the target's is that of both. On a GPU the target also leaves room for the draft model's weights. is_alone: the
+// target is not one of several ranks. target_load: all but the pool's size is chosen
+void place_draft_model(const ModelConfig& target, bool is_alone, DraftModel* draft, LoadOptions* target_load);
 
 // `name` as of a model. target_load: of the job's model. An error where it is not there, has another tokenizer than the
 // job's model, or the device computes nothing.

@@ -153,7 +153,7 @@ class StageMeasurement {
     load_.cpu.weight_cache_dir.clear();
     load_.cpu.rounds_block_activations = false;
     load_.cpu.runs_in_wait = true;
-    load_.cuda.draft_bytes = 0;
+    load_.cuda.draft_bytes = load_.draft_block_bytes = load_.lent_tokens = 0;
     const int64_t wanted = ceil_div(std::max(1, grid.rows.answer_rows), grid.context_size);
     answers_.num_seqs = static_cast<int32_t>(std::min<int64_t>({wanted, load.max_num_seqs, load.max_num_batched_tokens}));
     answers_.base = std::min(grid.rows.mean_position, load.max_model_len - 1) / kBorder * kBorder;

@@ -15,7 +15,7 @@ std::string dtype_text(const std::optional<DType>& dtype) { return dtype ? dtype
 
 // Bindings name every member, so that one more does not compile until it is here.
 RankSettings rank_settings(const std::string& build, const ModelConfig& config, const LoadOptions& load) {
-  const auto& [model_dir, load_format, dummy_seed, block_size, kv_cache_bytes, num_blocks, swap_gib, receives_prompts,
+  const auto& [model_dir, load_format, dummy_seed, block_size, kv_cache_bytes, num_blocks, draft_block_bytes, lent_tokens, swap_gib, receives_prompts,
                max_seqs, max_tokens, max_drafts, max_group_drafts, verifies_trees, max_model_len, pooling, drafting_layers,
                adapters, adapter_bytes, heads_dir, eagle_dir, groups_layers, num_threads, dtype, kv_cache_dtype, cpu, cuda] = load;
   static_cast<void>(num_threads);  // each rank's own, as are a GPU's, but for what follows
@@ -29,6 +29,7 @@ RankSettings rank_settings(const std::string& build, const ModelConfig& config, 
   number("num_hidden_layers", config.num_hidden_layers), number("hidden_size", config.hidden_size);
   number("vocab_size", config.vocab_size), number("num_attention_heads", config.num_attention_heads);
   number("block_size", block_size), number("kv_cache_memory_bytes", kv_cache_bytes), number("num_blocks", num_blocks);
+  number("draft_block_bytes", draft_block_bytes), number("lent_tokens", lent_tokens);
   number("swap_space", swap_gib), number("receives_prompts", receives_prompts), number("max_num_seqs", max_seqs);
   number("max_num_batched_tokens", max_tokens);
   number("max_num_drafts", max_drafts), number("max_drafts_per_group", max_group_drafts), number("verifies_trees", verifies_trees);

@@ -30,7 +30,7 @@ int32_t num_scratch_blocks(const WorkerOptions& options, const BackendInfo& info
 
 // num_scratch: blocks at the end of the target's pool that are the drafters'. own_drafts: the target's
 std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::unique_ptr<Backend> draft_backend,
-                                            std::unique_ptr<DraftFeed> draft_feed, OwnDrafts own_drafts,
+                                            std::unique_ptr<DraftFeed> draft_feed, const LentBlocks& lent, OwnDrafts own_drafts,
                                             Backend& target, int32_t num_scratch, const StepCost& cost,
                                             const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
@@ -44,7 +44,7 @@ std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::u
   if (draft_backend) {
     const LoadOptions& load = options.draft_model->load;
     const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len,
-                                          options.speculation.trees};
+                                        options.speculation.trees, lent};
     if (draft_feed) own_drafts = {};
     drafters.push_back(std::make_unique<ModelDrafter>(std::move(draft_backend), limits, clock, std::move(draft_feed)));
   }
@@ -76,7 +76,6 @@ std::unique_ptr<Speculator> make_speculator(const WorkerOptions& options, std::u
 LoadOptions target_load_options(const WorkerOptions& options) {
   LoadOptions load = options.load;
   load.groups_layers = true;
-  if (options.draft_model) leave_room_for_draft_model(*options.draft_model, &load);
   // Only the prefix cache finds moved blocks again.
   if (options.scheduler.preemption == PreemptionMode::kRecompute || !options.scheduler.enable_prefix_caching)
     load.swap_space_gib = 0;
@@ -112,16 +111,18 @@ StepMetrics Worker::metrics() const {
   return metrics;
 }
 
-// Its pool has room for as many tokens as the target's, in blocks that are no larger: so its sequences fit wherever the
-// target's do.
+// Its pool is the target's, or has room for as many tokens, in blocks that are no larger: so its sequences fit wherever
+// the target's do.
 Status Worker::load_draft_model(const BackendFactory& make_backend) {
   if (!options_.draft_model) return {};
   auto backend = make_backend(options_.device);
   if (!backend.ok()) return backend.status();
   draft_feed_ = share_queue(*backend_, **backend);
+  lent_ = options_.draft_model->lent;
+  if (lent_) lend_blocks(*backend_, **backend, &lent_);
   draft_backend_ = std::make_unique<WatchedBackend>(std::move(*backend), watch_);
   LoadOptions load = options_.draft_model->load;
-  load.num_blocks_override = info().kv.num_blocks * (info().kv.block_size / load.block_size);
+  if (!lent_) load.num_blocks_override = info().kv.num_blocks * (info().kv.block_size / load.block_size);
   load.swap_space_gib = 0;
   return draft_backend_->load(options_.draft_model->config, load);
 }
@@ -139,7 +140,7 @@ Status Worker::run(RequestSource& requests, CompletionSink& completions, const T
   options.model = options_.model;
   OwnDrafts own = own_drafts_of(*backend_);
   if (own.queue) own.queue = std::make_unique<WatchedBackend>(std::move(own.queue), watch_);
-  speculator_ = make_speculator(options_, std::move(draft_backend_), std::move(draft_feed_), std::move(own),
+  speculator_ = make_speculator(options_, std::move(draft_backend_), std::move(draft_feed_), lent_, std::move(own),
                                 *watched_backend_, num_scratch, step_cost_, clock);
   options.proposer = speculator_.get();
   options.step_cost = &step_cost_;

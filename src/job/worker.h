@@ -88,6 +88,7 @@ class Worker final : public Workforce {
 
   std::unique_ptr<Backend> draft_backend_;  // until the speculator has it
   std::unique_ptr<DraftFeed> draft_feed_;   // the same; null: none
+  LentBlocks lent_;                         // to it
   StepCost step_cost_;
   std::unique_ptr<Speculator> speculator_;  // null: none
   std::unique_ptr<Engine> engine_;

@@ -100,11 +100,11 @@ template <typename F>
 void each_member(BackendInfo& info, F f) {
   auto& [kind, device, kv, weight_bytes, max_plans, max_drafts, verifies_trees, copies_blocks, runs_first_layers,
          has_mtp, num_heads, scores_prompts, max_best, num_host_blocks, swap_bytes_per_s, num_states, num_snapshots,
-         state_period, max_idle_blocks, block_bytes, state_bytes, load_ms] = info;
+         state_period, max_idle_blocks, block_bytes, state_bytes, draft_block_bytes, lent_tokens, load_ms] = info;
   f(kind), f(device), f(kv), f(weight_bytes), f(max_plans), f(max_drafts), f(verifies_trees), f(copies_blocks);
   f(runs_first_layers), f(has_mtp), f(num_heads), f(scores_prompts), f(max_best), f(num_host_blocks), f(swap_bytes_per_s);
   f(num_states), f(num_snapshots), f(state_period), f(max_idle_blocks), f(block_bytes), f(state_bytes);
-  f(load_ms);
+  f(draft_block_bytes), f(lent_tokens), f(load_ms);
 }
 
 template <typename F>
@@ -187,9 +187,15 @@ void each_member(SpeculationMetrics::Kind& kind, F f) {
 }
 
 template <typename F>
+void each_member(DraftBlocks& blocks, F f) {
+  auto& [most, num_taken_back] = blocks;
+  f(most), f(num_taken_back);
+}
+
+template <typename F>
 void each_member(SpeculationMetrics& metrics, F f) {
-  auto& [drafters, num_steps, num_groups, num_given, predicted_saved_ms, measured_saved_ms] = metrics;
-  f(drafters), f(num_steps), f(num_groups), f(num_given), f(predicted_saved_ms), f(measured_saved_ms);
+  auto& [drafters, num_steps, num_groups, num_given, predicted_saved_ms, measured_saved_ms, blocks] = metrics;
+  f(drafters), f(num_steps), f(num_groups), f(num_given), f(predicted_saved_ms), f(measured_saved_ms), f(blocks);
 }
 
 template <typename F>

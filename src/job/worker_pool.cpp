@@ -267,6 +267,7 @@ void WorkerPool::add_report(const WorkerReport& report, bool is_prefill) {
   all.num_groups += s.num_groups;
   all.num_given += s.num_given;
   all.predicted_saved_ms += s.predicted_saved_ms;
+  all.blocks.most += s.blocks.most, all.blocks.num_taken_back += s.blocks.num_taken_back;
   all.measured_saved_ms += s.measured_saved_ms;
 }
 

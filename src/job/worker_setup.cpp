@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "job/draft_model.h"
+#include "job/rank_team.h"
 #include "job/speculative_corpus.h"
 #include "model/adapter_library.h"
 
@@ -119,6 +120,8 @@ std::optional<JobStop> set_up_worker(const JobOptions& o, const JobModel& model,
   if (const int32_t num_layers = o.speculation.num_layers; num_layers > 0)
     if (const Status able = check_drafting_layers(num_layers, model); !able.ok())
       return JobStop{JobEnd::kOptionRefused, "`speculative`: " + able.message()};
+  if (worker->draft_model)
+    place_draft_model(worker->model, rank_grid(o).num_ranks() == 1, &*worker->draft_model, &worker->load);
   return {};
 }
 

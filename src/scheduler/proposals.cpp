@@ -34,7 +34,20 @@ void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
   outlook.decoding = decoding_;
   outlook.behind = behind_;
   outlook.step = next_step_;
+  outlook.lender = &allocator_;
+  allocator_.allow_loans(num_lendable());
   proposer_->begin_plan(outlook);
+  allocator_.allow_loans(0);
+}
+
+// Blocks that drafts may have in this plan, of which nothing is decided yet: whoever drafts at once may overwrite what its
+// step is to read. So none while a block is still to be moved to the host. None either while a sequence waits that had to
+// give up its own, and not those that running ones soon ask for: what is taken back has to be computed again.
+int32_t Scheduler::num_lendable() const {
+  if (waiting_.num_preempted() > 0 || cache_.has_swaps_out()) return 0;
+  const auto num_growing = static_cast<int64_t>(running_.size()) * num_groups();
+  const int64_t num_kept = std::min<int64_t>(num_growing, ceil_div(config_.num_blocks, 8));
+  return static_cast<int32_t>(std::max<int64_t>(0, allocator_.num_unlent() - num_kept));
 }
 
 // To drafts_, with blocks for them.

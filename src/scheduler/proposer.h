@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/block_allocator.h"
 #include "core/step_plan.h"
 #include "scheduler/sequence.h"
 
@@ -38,6 +39,8 @@ struct PlanOutlook {
   // Running sequences that compute nothing but the last token that the plan in flight gives them.
   std::span<const Sequence* const> behind = {};
   int64_t step = 0;  // its number
+  // Lends blocks for keys and values of drafts while begin_plan() runs. Its borrower gives them back when they are needed.
+  BlockAllocator* lender = nullptr;
 };
 
 // Driven by the scheduler's thread; on_step() by the engine, in the same.

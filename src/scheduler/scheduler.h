@@ -249,6 +249,7 @@ class Scheduler {
                    std::vector<SequenceUpdate>* updates);
   Spare spare_after_running(int32_t token_budget) const;
   void begin_proposals(bool has_blocks, int32_t num_rows);
+  int32_t num_lendable() const;
   void propose(Sequence* sequence, Spare* spare);
   void clear_drafts() { drafts_.clear(), draft_states_.clear(), num_forced_drafts_ = 0; }
   void admit(int32_t* token_budget, StepPlan* plan);

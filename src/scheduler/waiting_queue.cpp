@@ -17,12 +17,14 @@ void WaitingQueue::push(Sequence* sequence, double now_ms) {
   }
   line_.insert(line_.end(), sequence);  // most often a new one, which is the last
   num_members_ += sequence->is_member;
+  num_preempted_ += sequence->num_memory_preemptions > 0;
 }
 
 void WaitingQueue::erase(Sequence* sequence) {
   LLMB_CHECK(line_.erase(sequence) == 1);
   if (!changing_.empty()) changing_.erase(sequence);
   num_members_ -= sequence->is_member;
+  num_preempted_ -= sequence->num_memory_preemptions > 0;
 }
 
 void WaitingQueue::update_ranks(double now_ms) {

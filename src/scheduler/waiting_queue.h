@@ -3,7 +3,7 @@
 //
 // Does not own them. Not thread-safe. Every call costs O(log size()) for each sequence that it moves.
 // Invariants: the order of the line is that of goes_before() among members and among others; num_members() counts the
-// sequences in the line with is_member.
+// sequences in the line with is_member, num_preempted() those that had to give their blocks to others.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@ class WaitingQueue {
   bool empty() const { return line_.empty(); }
   int64_t size() const { return static_cast<int64_t>(line_.size()); }
   int64_t num_members() const { return num_members_; }
+  int64_t num_preempted() const { return num_preempted_; }
   Sequence* front() const { return *line_.begin(); }  // REQUIRES: !empty()
   auto begin() const { return line_.begin(); }
   auto end() const { return line_.end(); }
@@ -49,7 +50,7 @@ class WaitingQueue {
   const Policy policy_;
   std::set<Sequence*, InLine> line_;
   std::set<Sequence*, ByTime> changing_;  // of these, whose ranks hold for a time
-  int64_t num_members_ = 0;
+  int64_t num_members_ = 0, num_preempted_ = 0;
 };
 
 }  // namespace llmb

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/block_allocator.h"
 #include "core/step_plan.h"
 #include "scheduler/sequence.h"
 #include "speculation/guess.h"
@@ -17,6 +18,14 @@ struct DraftLimits {
   double min_probability = 0;  // what is less likely to be accepted, all before it included, does not pay
   bool is_trial = false;       // to see whether drafts pay: what later guesses build on is to be read sparingly
   int64_t plan = 0;            // that they are for (StepPlan::step)
+  int32_t num_in_flight = 0;   // plans of the target's
+  BlockAllocator* lender = nullptr;  // of blocks of the target's pool
+};
+
+// Blocks of the target's pool that drafts have had.
+struct DraftBlocks {
+  int32_t most = 0;           // at one time
+  int64_t num_taken_back = 0; // although they were in use, for answers
 };
 
 // Driven by the scheduler's thread.
@@ -53,6 +62,7 @@ class Drafter {
                      std::span<const Verdict> verdicts) = 0;  // [guess.size()]
   // A step has run, with drafts of whoever guessed them or without. Sequences in it may have ended.
   virtual void see(const StepPlan& /*plan*/, const StepOutput& /*output*/) {}
+  virtual DraftBlocks blocks() const { return {}; }
   // The sequence has ended.
   virtual void forget(const Sequence& sequence) = 0;
 };

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
-#include "scheduler/plan_builder.h"
 
 namespace llmb {
 
@@ -13,7 +13,7 @@ ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterO
     : backend_(std::move(backend)),
       options_(options),
       clock_(clock),
-      prefixes_(backend_->info()) {
+      prefixes_(backend_->info(), options.lent) {
   const auto see_one = [this](const UnseenStep& step, const StepOutput& output) { return see(step, output); };
   if (feed) unseen_.emplace(*backend_, std::move(feed), see_one);
 }
@@ -43,6 +43,7 @@ void ModelDrafter::draft(std::span<const Sequence* const> sequences, const Draft
   while (run_step(jobs, limits)) {
   }
   if (!fed.empty()) feed(fed, limits);
+  prefixes_.give_back(lender_);
 }
 
 // With blocks for the drafts; null: there is no room.
@@ -52,7 +53,7 @@ ModelDrafter::Row* ModelDrafter::row_for(const Sequence& sequence, const DraftLi
   auto at = rows_.find(sequence.id);
   if (at == rows_.end()) {
     auto text = std::make_unique<Sequence>(sequence.id, sequence.choice, sequence.request,
-                                           BlockTable(backend_->info().kv.block_size), sequence.max_new_tokens, 0);
+                                           BlockTable(prefixes_.block_size()), sequence.max_new_tokens, 0);
     text->num_scored_tokens = text->num_prompt_tokens();  // prompt_logprobs are the target's
     at = rows_.emplace(sequence.id, Row{std::move(text), Acceptance(acceptance_.share(), 8)}).first;
   }
@@ -60,9 +61,35 @@ ModelDrafter::Row* ModelDrafter::row_for(const Sequence& sequence, const DraftLi
   row.last_call = num_calls_;
   if (!follow(sequence, limits.plan, &row)) return nullptr;
   prefixes_.share(row.text.get());
-  if (row.text->blocks.grow_to(num_slots, &prefixes_.allocator())) return &row;
+  BlockAllocator* const lender = lender_for(limits);
+  if (prefixes_.grow_to(num_slots, lender, row.text.get())) return &row;
   make_room();
-  return row.text->blocks.grow_to(num_slots, &prefixes_.allocator()) ? &row : nullptr;
+  return prefixes_.grow_to(num_slots, lender, row.text.get()) ? &row : nullptr;
+}
+
+// Null while a plan of the target's runs beside: blocks that are free for the next one may still be its own. Steps of one
+// queue run one after the other.
+BlockAllocator* ModelDrafter::lender_for(const DraftLimits& limits) {
+  if (!options_.lent || limits.lender == nullptr || (limits.num_in_flight > 0 && !unseen_)) return nullptr;
+  if (lender_ == nullptr) limits.lender->set_borrower(this);
+  return lender_ = limits.lender;
+}
+
+BlockId ModelDrafter::give_back(bool even_used) {
+  BlockId block = prefixes_.take_unused();
+  if (block != kNoBlock || !even_used) return block;
+  ++num_taken_back_;
+  while (block == kNoBlock) {
+    const auto before = [](const auto& a, const auto& b) {
+      return std::pair(a.second.last_call, -a.first) < std::pair(b.second.last_call, -b.first);
+    };
+    const auto at = std::ranges::min_element(rows_, before);
+    LLMB_CHECK(at != rows_.end());
+    prefixes_.release(at->second.text.get());
+    rows_.erase(at);
+    block = prefixes_.take_unused();
+  }
+  return block;
 }
 
 // Takes back the drafts that were wrong. False: it lacks tokens of the plan in flight, whose drafts were not its own.
@@ -135,7 +162,7 @@ bool ModelDrafter::run_step(std::span<Job> jobs, const DraftLimits& limits) {
 
 void ModelDrafter::add_entry(Sequence* text, int32_t num_tokens, StepPlan* plan) {
   prefixes_.keep(text, num_tokens);
-  append_entry(*text, num_tokens, Drafts(), DraftStates(), plan);
+  prefixes_.append_entry(*text, num_tokens, plan);
 }
 
 bool ModelDrafter::run_plan(bool catches_up) {
@@ -188,6 +215,7 @@ void ModelDrafter::forget(const Sequence& sequence) {
   if (at == rows_.end()) return;
   prefixes_.release(at->second.text.get());
   rows_.erase(at);
+  prefixes_.give_back(lender_);
 }
 
 }  // namespace llmb

@@ -29,19 +29,21 @@ struct ModelDrafterOptions {
   int32_t max_num_seqs = 0;
   int32_t max_model_len = 0;  // what lies behind it is not drafted
   bool guesses_trees = false;  // beside each drawn token the next best ones
+  LentBlocks lent = {};        // where the backend's pool is the target's
 };
 
 // Keeps the keys and values of its sequences in the backend's pool, those of prompts that rows have in common once
-// (draft_prefixes.h). Where that is full, sequences that are not drafted
-// for give theirs up, and a sequence that finds no room is not drafted for. A step of the backend that fails ends all
-// drafting: the answers do not need it.
+// (draft_prefixes.h). Where that is full, sequences that are not drafted for give theirs up, and a sequence that finds no
+// room is not drafted for. Where it is the target's pool, blocks are lent as they are needed, and the target takes them
+// back whenever it needs them: then sequences that were drafted for longest ago lose theirs first, and are read again when
+// there is room. A step of the backend that fails ends all drafting: the answers do not need it.
 //
 // With a DraftFeed the drafts of rows that are drawn by their own numbers and logits alone, without penalties or a form,
 // go to the target on the device (model_drafter_feed.cpp): their guesses hold drafted_token()s, and a chain of steps and
 // the step that verifies it wait for nobody. How long such a chain is goes by how often the row's drafts were right; how
 // sure the model was of each token is seen only afterwards. A chain may begin behind a plan in flight of the target's: its
 // first step also computes the token before the last one that the target gives, which may be the last draft before.
-class ModelDrafter final : public Drafter {
+class ModelDrafter final : public Drafter, private BlockBorrower {
  public:
   // The clock outlives it. The backend is loaded, and nobody else's. feed: from it to the target, which is the only one to
   // read its guesses; null: none
@@ -58,6 +60,7 @@ class ModelDrafter final : public Drafter {
   bool guesses_behind(const Sequence& sequence) const override { return is_fed(sequence); }
   void see_drafts(std::span<TokenId> tokens) override;
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
+  DraftBlocks blocks() const override { return {prefixes_.most_lent(), num_taken_back_}; }
   void forget(const Sequence& sequence) override;
 
  private:
@@ -80,6 +83,8 @@ class ModelDrafter final : public Drafter {
   };
   Row* row_for(const Sequence& sequence, const DraftLimits& limits);
   static bool follow(const Sequence& sequence, int64_t plan, Row* row);
+  BlockId give_back(bool even_used) override;
+  BlockAllocator* lender_for(const DraftLimits& limits);
   void make_room();
   static bool goes_on(const Job& job, const DraftLimits& limits);
   bool run_step(std::span<Job> jobs, const DraftLimits& limits);
@@ -105,6 +110,8 @@ class ModelDrafter final : public Drafter {
   StepCost cost_;
   double invested_ms_ = 0;
   int64_t num_calls_ = 0;
+  BlockAllocator* lender_ = nullptr;  // of what it has of the target's pool; null: nothing was lent yet
+  int64_t num_taken_back_ = 0;        // of that, used blocks
   bool has_failed_ = false;
   StepPlan plan_;
   StepOutput output_;

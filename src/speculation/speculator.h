@@ -38,6 +38,7 @@ struct SpeculationMetrics {
   // In them, beside the learned cost of steps without drafts: by what was expected to be accepted, and by what was
   // accepted and how long the steps took.
   double predicted_saved_ms = 0, measured_saved_ms = 0;
+  DraftBlocks blocks;  // of drafters together; most: the sum of theirs
 };
 
 // Where it is off, steps run as without a proposer, one planned ahead of the other. Where it is on, it takes the faster
@@ -64,7 +65,7 @@ class Speculator final : public Proposer {
   std::string drafter_name(int32_t drafter) const override { return drafters_.at(drafter)->name(); }
   void on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) override;
 
-  const SpeculationMetrics& metrics() const { return metrics_; }
+  SpeculationMetrics metrics() const;
 
  private:
   struct Choice {
@@ -142,6 +143,8 @@ class Speculator final : public Proposer {
   std::unordered_map<SeqId, Choice> choices_;  // for it
   std::unordered_map<SeqId, std::vector<Choice>> in_flight_;  // the oldest first
   int64_t step_ = 0;                                          // of the plan that is made
+  BlockAllocator* lender_ = nullptr;                          // as in its outlook
+  int32_t num_in_flight_ = 0;                                 // likewise
   bool goes_behind_ = false, will_go_behind_ = false;         // will: from the next step that has run on
   std::array<Planned, kMaxAlternatingPlans> planned_;  // by plans in flight before it
   std::vector<const Sequence*> asked_;

@@ -82,7 +82,7 @@ void Speculator::ask(size_t drafter, const PlanOutlook& outlook) {
 void Speculator::draft(Drafter& drafter, DraftLimits limits) {
   const std::span<const Sequence* const> sequences = asked_;
   limits.is_trial = !options_.drafts_always && switch_.is_trial();
-  limits.plan = step_;
+  limits.plan = step_, limits.num_in_flight = num_in_flight_, limits.lender = lender_;
   if (!limits.is_trial || !drafter.guesses_one_by_one())
     return drafter.draft(sequences, limits, guesses_);
   trial_.left_ms += cost_.ms(num_giving_) / 8;

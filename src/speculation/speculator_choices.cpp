@@ -26,7 +26,7 @@ std::vector<Verdict> judge(const Guess& guess, const Sequence& sequence, int32_t
 
 // Forgets guesses for this plan that came to nothing, and those that are verified.
 void Speculator::begin_choices(const PlanOutlook& outlook) {
-  step_ = outlook.step;
+  step_ = outlook.step, lender_ = outlook.lender, num_in_flight_ = outlook.num_in_flight;
   choices_.clear();
   for (auto& [seq, choices] : in_flight_)
     std::erase_if(choices, [this](const Choice& choice) { return choice.step >= step_; });
@@ -46,6 +46,15 @@ void Speculator::begin_choices(const PlanOutlook& outlook) {
 int32_t Speculator::num_sitting_out(const PlanOutlook& outlook) const {
   const auto has_drafts = [this](const Sequence* sequence) { return in_flight_.contains(sequence->id); };
   return static_cast<int32_t>(in_flight_.size() - std::ranges::count_if(outlook.behind, has_drafts));
+}
+
+SpeculationMetrics Speculator::metrics() const {
+  SpeculationMetrics metrics = metrics_;
+  for (const auto& drafter : drafters_) {
+    const DraftBlocks blocks = drafter->blocks();
+    metrics.blocks.most += blocks.most, metrics.blocks.num_taken_back += blocks.num_taken_back;
+  }
+  return metrics;
 }
 
 Speculator::Choice* Speculator::find_choice(const Sequence& sequence) {

@@ -126,6 +126,7 @@ struct Drafting {
 struct Drafted {
   EngineJobOutcome outcome;
   SpeculationMetrics::Kind drafts;
+  DraftBlocks blocks;  // of the target's pool
   int64_t num_waits = 0, num_ahead = 0;  // of the host; plans with drafts that were made behind one in flight
 };
 
@@ -142,6 +143,7 @@ inline Drafted check_same(const std::string& lines, const std::string& expected,
   CHECK(drafting.unseen.num_plans == 0);
   drafted.num_ahead = drafting.unseen.num_ahead;
   drafted.drafts = drafting.speculator->metrics().drafters.back();
+  drafted.blocks = drafting.speculator->metrics().blocks;
   return drafted;
 }
 

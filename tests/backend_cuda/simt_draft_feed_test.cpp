@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "backend/cuda/kv_planes.h"
+#include "backend/cuda/lent_cuda_blocks.h"
 #include "backend/cuda/share_cuda_queue.h"
 #include "core/drafted_tokens.h"
 #include "kernels/simt/stream_order.h"
@@ -12,6 +14,7 @@
 #include "tests/backend_cuda/fed_job.h"
 #include "tests/support/all_schedules.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/tiny_model.h"
 
 namespace llmb::test {
 namespace {
@@ -30,6 +33,12 @@ std::string answers_without_drafts(const std::string& lines) {
 DraftSetup setup_of(decltype(DraftSetup::share_queue) share_queue) {
   return {.model = kModel, .make_backend = on_gpu, .share_queue = share_queue, .max_tokens = 4, .max_model_len = kMaxLen,
           .num_blocks = 40, .max_num_batched_tokens = 48};
+}
+
+// Its blocks lie in the target's, which are as large only where it is computed alike.
+void lend_to(DraftSetup* setup) {
+  setup->find_lent_blocks = lent_cuda_blocks, setup->lend_blocks = lend_cuda_blocks;
+  setup->dtype = job_options().load.dtype;
 }
 
 TEST_CASE("the host waits once a step: for what the target gives, not for drafts, which are those that it would see") {
@@ -63,9 +72,15 @@ TEST_CASE("drafts are there before they are verified, in whatever order streams 
   for (const uint32_t percent : {40u, 100u}) {
     CAPTURE(percent);
     simt::set_interleaving(percent);
-    const Drafted drafted = check_same(fed_lines(), expected, job_options(), setup_of(share));
+    DraftSetup setup = setup_of(share);
+    const Drafted drafted = check_same(fed_lines(), expected, job_options(), setup);
+    lend_to(&setup);
+    EngineJobOptions small = job_options();
+    small.scheduler.num_blocks = 9;  // that the two models take from each other
+    const Drafted lent = check_same(fed_lines(), expected, small, setup);
     simt::set_interleaving(0);
     CHECK(drafted.drafts.num_accepted == in_turn.drafts.num_accepted);
+    CHECK(lent.blocks.num_taken_back > 0);
   }
 }
 
@@ -96,8 +111,9 @@ TEST_CASE("deterministic: in random schedules and small pools of both models no 
   const std::string of_all = mixed_lines(/*vocab_size=*/128, /*all_stay=*/true), of_some = mixed_lines(128);
   const std::string answers_of_all = answers_without_drafts(of_all), answers_of_some = answers_without_drafts(of_some);
   TestRng rng(21);
-  int64_t num_preemptions = 0, num_drafted = 0, num_accepted = 0, num_ahead = 0;
-  for (int i = 0; i < (runs_all_schedules() ? 40 : 10); ++i) {
+  int64_t num_preemptions = 0, num_drafted = 0, num_accepted = 0, num_ahead = 0, num_lent = 0, num_taken_back = 0;
+  const int num_own = runs_all_schedules() ? 40 : 10;  // with pools of their own
+  for (int i = 0; i < num_own * 3 / 2; ++i) {
     CAPTURE(i);
     EngineJobOptions o = job_options();
     draw_schedule(rng, i, &o);
@@ -108,23 +124,80 @@ TEST_CASE("deterministic: in random schedules and small pools of both models no 
     setup.max_num_batched_tokens = rng.between(4, 48);
     setup.looks_up = i % 4 == 3;
     setup.drafts_always = i % 3 != 2;
+    if (i >= num_own) lend_to(&setup);
     const bool all_stay = i % 3 != 0;
     const Drafted drafted =
         check_same(all_stay ? of_all : of_some, all_stay ? answers_of_all : answers_of_some, o, setup);
     num_ahead += drafted.num_ahead;
+    num_lent += drafted.blocks.most, num_taken_back += drafted.blocks.num_taken_back;
     num_preemptions += drafted.outcome.num_preemptions;
     num_drafted += drafted.drafts.num_drafted, num_accepted += drafted.drafts.num_accepted;
   }
   MESSAGE(num_accepted << " of " << num_drafted << " drafts are right; " << num_preemptions << " preemptions; "
-                       << num_ahead << " steps behind one in flight");
+                       << num_ahead << " steps behind one in flight; " << num_lent << " blocks lent, " << num_taken_back
+                       << " taken back");
   CHECK(num_preemptions > 0);
+  CHECK(num_lent > 10);
+  CHECK(num_taken_back > 0);
   CHECK(num_accepted > num_drafted / 4);
   CHECK(num_ahead > 50);
 }
 
+TEST_CASE("drafts whose blocks lie in the target's are the same ones") {
+  const std::string expected = answers_without_drafts(fed_lines());
+  DraftSetup setup = setup_of(share);
+  setup.dtype = job_options().load.dtype;
+  const Drafted own = check_same(fed_lines(), expected, job_options(), setup);
+  lend_to(&setup);
+  const Drafted lent = check_same(fed_lines(), expected, job_options(), setup);
+  CHECK(lent.drafts.num_drafted == own.drafts.num_drafted);
+  CHECK(lent.drafts.num_accepted == own.drafts.num_accepted);
+  CHECK(lent.outcome.num_steps == own.outcome.num_steps);
+  CHECK(lent.num_waits == own.num_waits);
+  CHECK(lent.blocks.most > 4);
+}
+
+TEST_CASE("on a GPU a draft model's blocks fill those of the target, in whole arrays") {
+  struct Case {
+    int32_t layers, heads, head_dim;  // of the draft model; the other one's: 32, 8, 128
+    int32_t num_tokens;               // of it in a block of 16; 0: they do not fit
+  };
+  for (const Case& c : {Case{16, 8, 64, 64}, {32, 8, 128, 16}, {24, 2, 64, 128}, {28, 4, 64, 64}, {30, 3, 64, 0},
+                        {40, 2, 64, 0}, {2, 1, 128, 16 * 16 * 8}}) {
+    CAPTURE(c.layers);
+    ModelConfig large = tiny_config(), small = tiny_config();
+    large.num_hidden_layers = 32, large.num_key_value_heads = 8, large.head_dim = 128;
+    small.num_hidden_layers = c.layers, small.num_key_value_heads = c.heads, small.head_dim = c.head_dim;
+    const LoadOptions o;
+    LentBlocks lent = lent_cuda_blocks(large, o, small, o);
+    CHECK(lent.num_tokens() == c.num_tokens);
+    if (!lent) continue;
+    lent.num_blocks = 5;
+    KvLayout kv = make_kv_layout(small, lent.block_size, DType::kF32, group_layers(small, 0));
+    const KvPlanes planes(kv), around(make_kv_layout(large, 16, DType::kF32, group_layers(large, 0)));
+    CHECK(planes.bytes(lent.num_own()) <= around.bytes(5));
+    for (BlockId block = 0; block < 5; ++block) {
+      std::vector<BlockId> own;
+      lent.append(block, &own);
+      for (const BlockId at : own)
+        for (int32_t layer = 0; layer < c.layers; ++layer) {
+          const KvPlanes::Place place = planes.place(layer, lent.num_own());
+          for (const int64_t half : {place.keys, place.values}) {
+            const int64_t begin = half + at * planes.block_bytes(), end = begin + planes.block_bytes() - 1;
+            CHECK(begin / around.block_bytes() % 5 == block);
+            CHECK(begin / around.block_bytes() == end / around.block_bytes());
+          }
+        }
+    }
+  }
+}
+
 TEST_CASE("a call of the runtime that fails ends the drafts or the run, and changes no byte") {
   const std::string lines = fed_lines(), expected = answers_without_drafts(lines);
-  CHECK(count_whole_of_failing(lines, expected, job_options(), setup_of(share)) > 0);
+  DraftSetup setup = setup_of(share);
+  CHECK(count_whole_of_failing(lines, expected, job_options(), setup) > 0);
+  lend_to(&setup);
+  CHECK(count_whole_of_failing(lines, expected, job_options(), setup) > 0);
 }
 
 }  // namespace

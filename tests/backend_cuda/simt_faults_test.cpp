@@ -116,17 +116,17 @@ TEST_CASE("the pool takes what --gpu-memory-utilization leaves, or what the sequ
 
   // A draft model beside it, with a pool of as many blocks that are half as large.
   options.kv_cache_bytes = 0;
-  options.cuda.draft_bytes = 2 * block, options.cuda.draft_block_bytes = block / 2;
+  options.cuda.draft_bytes = 2 * block, options.draft_block_bytes = block / 2;
   CHECK(num_blocks(100 * block, 64 * block, 0) == (14 - 2) * 2 / 3);
   CHECK(num_blocks(100 * block, 57 * block, 0) == -1);
-  options.kv_cache_bytes = 9 * block;
-  CHECK(num_blocks(100 * block, 16 * block, 0) == 9);
-  CHECK(num_blocks(100 * block, 15 * block, 0) == -1);
+  options.kv_cache_bytes = 9 * block;  // for both
+  CHECK(num_blocks(100 * block, 11 * block, 0) == 6);
+  CHECK(num_blocks(100 * block, 10 * block, 0) == -1);
 
   // Ranks that have half of each block: as many tokens fit them as their blocks have for plans. Each block takes as much
   // again beside the pool.
   options.kv_cache_bytes = 0;
-  options.cuda.draft_bytes = options.cuda.draft_block_bytes = 0;
+  options.cuda.draft_bytes = options.draft_block_bytes = 0;
   options.block_size = 32;
   const auto num_of_rank = [&](int64_t free) {
     const Result<int32_t> result = plan_num_blocks(options, kv, {1000 * block, free, 0, block});

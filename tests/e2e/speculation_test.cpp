@@ -143,6 +143,40 @@ TEST_CASE("the run's metrics add up to the records', by drafter, with the time s
   CHECK(is_seen());
 }
 
+TEST_CASE("one KV cache is for the model and its draft, and the run says so; over ranks two are divided") {
+  const TemporaryDirectory dir;
+  std::string input;
+  for (int i = 0; i < 12; ++i)
+    input += Json{{"prompt", "Once upon a time"}, {"max_tokens", 120}, {"temperature", 0.8}, {"seed", i}}.dump() + "\n";
+  std::string err;
+  const auto answers = [&](const std::vector<std::string>& arguments) {
+    const ProcessResult result = run_process(
+        with({kProgram, "-m", kModel, "--max-model-len", "160", "--metrics", dir.file("m")}, arguments), input);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+    err = result.err;
+    return stable_output(result.out);
+  };
+  const auto says = [&](const std::string& words) { return err.find(words) != std::string::npos; };
+  const std::string plain = answers({"--speculative", "none", "--kv-cache-memory-bytes", "320K"});
+  CHECK(says("room for 320 tokens"));
+  // A token takes 1 KiB, one of the draft's 256 bytes. Who drafts goes by the clock: in some run somebody does.
+  int64_t most = 0;
+  for (int attempt = 0; attempt < 10 && most == 0; ++attempt) {
+    CHECK(answers({"--speculative", kDraft, "--kv-cache-memory-bytes", "320K", "--max-num-seqs", "2"}) == plain);
+    CHECK(says("room for 320 tokens"));  // all of it, for rows that are not drafted for
+    CHECK(says("keys and values lie in the KV cache, 64 tokens in a block"));
+    const Json metrics = parse_lines(read_file(dir.file("m"))).back();
+    most = metrics["speculation_kv_blocks_peak"].get<int64_t>();
+    CHECK(most < 20);
+    CHECK(metrics["speculation_kv_blocks_taken_back"].get<int64_t>() >= 0);
+    CHECK((most > 0) == says(" of 20 blocks of the KV cache"));
+  }
+  CHECK(most > 0);
+  CHECK(answers({"--speculative", kDraft, "--kv-cache-memory-bytes", "320K", "--pipeline-parallel-size", "2"}) == plain);
+  CHECK(says("room for 256 tokens"));
+  CHECK(says("keys and values lie beside the KV cache, 0.1 MiB at most"));
+}
+
 TEST_CASE("a job that is killed again and again, each time continued with another drafter") {
   const TemporaryDirectory dir;
   write_file(dir.file("in.jsonl"), lines());

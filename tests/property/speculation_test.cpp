@@ -26,7 +26,7 @@ int64_t from_environment(const char* name, int64_t otherwise) {
   return text ? std::strtoll(text, nullptr, 10) : otherwise;
 }
 
-std::string random_lines(TestRng* rng, int32_t vocab_size) {
+std::string random_lines(TestRng* rng, int32_t vocab_size, bool has_beams = false) {
   std::string lines;
   const int32_t num_lines = rng->log_between(4, 24);
   std::vector<int32_t> shared;
@@ -46,6 +46,10 @@ std::string random_lines(TestRng* rng, int32_t vocab_size) {
     if (rng->chance(0.3)) line["stop_token_ids"] = {rng->between(0, vocab_size - 1)};
     if (rng->chance(0.2)) line["min_tokens"] = rng->between(0, line["max_tokens"].get<int32_t>());
     if (rng->chance(0.2)) line["ignore_eos"] = true;
+    if (has_beams && rng->chance(0.3)) {
+      line["use_beam_search"] = true, line["n"] = rng->between(2, 5);
+      for (const char* field : {"temperature", "frequency_penalty", "repetition_penalty", "logprobs"}) line.erase(field);
+    }
     lines += line.dump() + "\n";
   }
   return lines;
@@ -98,6 +102,61 @@ std::unique_ptr<Speculator> random_speculator(TestRng* rng, const EngineJobOptio
   return std::make_unique<Speculator>(options, std::move(drafters), cost, clock);
 }
 
+// Takes all blocks that are lent, or some, and overwrites them at once, as a model that drafts on the host would. Guesses
+// nothing.
+class Hog final : public Proposer, private BlockBorrower {
+ public:
+  // ledger: the target's, while it has no plan
+  Hog(Backend*& ledger, uint64_t seed) : ledger_(ledger), rng_(seed) {}
+
+  void begin_plan(const PlanOutlook& outlook) override {
+    if (outlook.num_in_flight > 0) return;
+    outlook.lender->set_borrower(this);
+    while (!blocks_.empty() && rng_.chance(0.1)) outlook.lender->take_back(take());
+    const size_t before = blocks_.size();
+    outlook.lender->lend(rng_.chance(0.7) ? INT32_MAX : rng_.between(0, 5), &blocks_);
+    num_lent_ += static_cast<int64_t>(blocks_.size() - before);
+    for (size_t i = before; i < blocks_.size(); ++i) overwrite(blocks_[i], outlook.step);
+  }
+  void propose(const Sequence&, int32_t, Drafts*) override {}
+  bool must_see(const Sequence&) const override { return false; }
+  int64_t num_lent() const { return num_lent_; }
+  int64_t num_given_back() const { return num_given_back_; }
+
+ private:
+  BlockId give_back(bool even_used) override {
+    if (!even_used && rng_.chance(0.5)) return kNoBlock;
+    ++num_given_back_;
+    return take();
+  }
+  BlockId take() {
+    std::swap(blocks_[static_cast<size_t>(rng_.between(0, static_cast<int32_t>(blocks_.size()) - 1))], blocks_.back());
+    const BlockId block = blocks_.back();
+    blocks_.pop_back();
+    return block;
+  }
+  void overwrite(BlockId block, int64_t step) {
+    StepPlan plan;
+    plan.clear();
+    plan.step = step;
+    plan.block_size = ledger_->info().kv.block_size;
+    plan.tokens.assign(static_cast<size_t>(plan.block_size), 1);
+    plan.query_start.push_back(plan.block_size);
+    plan.block_ids = {block};
+    plan.block_start.push_back(1);
+    plan.entries.emplace_back();
+    StepOutput ignored;
+    Status status = ledger_->submit(plan);
+    if (status.ok()) status = ledger_->wait(&ignored);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+  }
+
+  Backend*& ledger_;
+  TestRng rng_;
+  std::vector<BlockId> blocks_;
+  int64_t num_lent_ = 0, num_given_back_ = 0;
+};
+
 }  // namespace
 
 TEST_CASE("random jobs have the same bytes with and without drafts, killed and continued with other drafters too") {
@@ -144,6 +203,42 @@ TEST_CASE("random jobs have the same bytes with and without drafts, killed and c
   CHECK(num_accepted < num_drafted * 19 / 20);
   CHECK(num_preemptions > num_jobs / 20);
   CHECK(num_killed > num_jobs / 10);
+}
+
+TEST_CASE("who drafts may overwrite whatever blocks are lent: random jobs have the same bytes, and no request waits for them") {
+  int64_t num_lent = 0, num_given_back = 0, num_preemptions = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed);
+    TestRng rng(seed);
+    EngineJobOptions o = random_options(&rng, seed);
+    const std::string lines = random_lines(&rng, o.config.vocab_size, /*has_beams=*/rng.chance(0.3));
+    const EngineJob plain(lines), lending(lines);
+    choose_schedule(&rng, &o);
+    o.scheduler.preemption = static_cast<PreemptionMode>(rng.between(0, 2));
+    o.load.swap_space_gib = rng.chance(0.7) ? 1 : 0;
+    const EngineJobOutcome expected = plain.run(o);
+    REQUIRE(expected.status.ok());
+    Backend* ledger = nullptr;
+    Hog hog(ledger, seed);
+    o.proposer = &hog;
+    o.make_backend = [&] {
+      auto made = make_ledger_backend(o.ledger);
+      ledger = made.get();
+      return made;
+    };
+    const EngineJobOutcome outcome = lending.run(o);
+    REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
+    REQUIRE(lending.output() == plain.output());
+    if (!o.scheduler.enable_prefix_caching) {  // else prompts that are still known may be others
+      CHECK(outcome.num_steps == expected.num_steps);
+      CHECK(outcome.num_preemptions == expected.num_preemptions);
+    }
+    num_lent += hog.num_lent(), num_given_back += hog.num_given_back(), num_preemptions += outcome.num_preemptions;
+  }
+  MESSAGE(num_lent << " blocks lent, " << num_given_back << " given back when asked, " << num_preemptions << " preemptions");
+  CHECK(num_lent > 3000);
+  CHECK(num_given_back > 300);
+  CHECK(num_preemptions > 100);
 }
 
 }  // namespace llmb::test

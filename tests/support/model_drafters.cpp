@@ -36,8 +36,9 @@ EngineJobOptions bundled_model() {
 
 namespace {
 
-// target: only where setup.share_queue is
-std::unique_ptr<Drafter> make_model_drafter(const DraftSetup& setup, Backend* target, const Clock& clock) {
+// target: only where setup.share_queue is, or setup.lend_blocks; then of `o`
+std::unique_ptr<Drafter> make_model_drafter(const DraftSetup& setup, const EngineJobOptions& o, Backend* target,
+                                            const Clock& clock) {
   const std::string dir = source_dir() + setup.model;
   LoadOptions load;
   load.model_dir = dir;
@@ -46,13 +47,23 @@ std::unique_ptr<Drafter> make_model_drafter(const DraftSetup& setup, Backend* ta
   load.max_model_len = setup.max_model_len;
   load.num_blocks_override = setup.num_blocks;
   load.num_threads = 1;
+  load.dtype = setup.dtype;
   load.cpu.runs_in_wait = true;
   auto backend = setup.make_backend != nullptr ? setup.make_backend() : make_cpu_backend();
-  std::unique_ptr<DraftFeed> feed = target != nullptr ? setup.share_queue(*target, *backend) : nullptr;
-  const Status status = backend->load(*load_model_config(dir), load);
+  std::unique_ptr<DraftFeed> feed;
+  if (setup.share_queue != nullptr) feed = setup.share_queue(*target, *backend);
+  const ModelConfig config = *load_model_config(dir);
+  LentBlocks lent;
+  if (setup.lend_blocks != nullptr) {
+    lent = setup.find_lent_blocks(o.config, o.load, config, load);
+    REQUIRE(lent);
+    load.block_size = lent.block_size;
+    REQUIRE(setup.lend_blocks(*target, *backend, &lent));
+  }
+  const Status status = backend->load(config, load);
   REQUIRE_MESSAGE(status.ok(), status.message());
   const ModelDrafterOptions limits = {load.max_num_batched_tokens, load.max_num_seqs, load.max_model_len,
-                                      setup.is_tree};
+                                      setup.is_tree, lent};
   return std::make_unique<ModelDrafter>(std::move(backend), limits, clock, std::move(feed));
 }
 
@@ -94,11 +105,11 @@ std::unique_ptr<Speculator> make_speculator(const DraftSetup& setup, EngineJobOp
                                             const Clock& clock) {
   std::vector<std::unique_ptr<Drafter>> drafters;
   if (setup.looks_up) drafters.push_back(std::make_unique<LookupDrafter>(clock, 1 << 19, setup.is_tree));
-  if (setup.by == DraftBy::kModel && setup.share_queue == nullptr)
-    drafters.push_back(make_model_drafter(setup, nullptr, clock));
-  if (setup.by == DraftBy::kModel && setup.share_queue != nullptr) {
+  const bool needs_target = setup.share_queue != nullptr || setup.lend_blocks != nullptr;
+  if (setup.by == DraftBy::kModel && !needs_target) drafters.push_back(make_model_drafter(setup, *o, nullptr, clock));
+  if (setup.by == DraftBy::kModel && needs_target) {
     auto target = std::make_unique<LoadedBackend>(*o, 0, 0, "");
-    drafters.push_back(make_model_drafter(setup, &target->inner(), clock));
+    drafters.push_back(make_model_drafter(setup, *o, &target->inner(), clock));
     give_target(std::move(target), o);
   }
   if (setup.by == DraftBy::kLookahead) drafters.push_back(std::make_unique<LookaheadDrafter>());

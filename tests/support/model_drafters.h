@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/draft_feed.h"
@@ -27,6 +28,11 @@ struct DraftSetup {
   std::string heads;  // a folder; "": bundled_medusa_heads()
   int32_t max_tokens = 4, max_model_len = 96, num_blocks = 400, max_num_batched_tokens = 64;
   bool looks_up = false, is_tree = false, drafts_always = true;
+  // kModel: its blocks lie in the target's, as a backend finds and lends them; num_blocks says nothing then. null: they are
+  // its own
+  LentBlocks (*find_lent_blocks)(const ModelConfig&, const LoadOptions&, const ModelConfig&, LoadOptions) = nullptr;
+  bool (*lend_blocks)(Backend& target, Backend& draft, LentBlocks* lent) = nullptr;
+  std::optional<DType> dtype;  // of the draft model; none: as its backend thinks best
 };
 
 // A context of 96 tokens, and as many blocks as any job here needs.

@@ -26,7 +26,7 @@ inline int64_t touched_by_loading(const std::string& model, const std::string& f
   ThreadPool pool(2);
   KvLayout kv = make_kv_layout(own, 16, DType::kF32, group_layers(own, 0));
   kv.num_blocks = 1;
-  CpuOps ops(own, kv, 0, 128, Quantization::kNone, DType::kF32, pool);
+  CpuOps ops(own, kv, KvPool(kv), 0, 128, Quantization::kNone, DType::kF32, pool);
   const TouchedPages pages(std::filesystem::canonical(file));
   const auto source = files.make_source(pool, WeightAccess::kValues, form);
   const auto weights = load_model_weights(config, *source, ops, part.num_ranks() > 1 ? &share : nullptr);

@@ -130,7 +130,7 @@ TEST_CASE("behind the last layer with keys and values of its own, steps shrink t
   KvLayout kv = make_kv_layout(config, 16, DType::kF32, group_layers(config, 0));
   kv.num_blocks = 4;
   ThreadPool pool(2);
-  CpuOps ops(config, kv, 0, 100, Quantization::kNone, DType::kF32, pool);
+  CpuOps ops(config, kv, KvPool(kv), 0, 100, Quantization::kNone, DType::kF32, pool);
   const std::vector<TokenId> tokens(8, 1);
   PlanBuilder mixed(16), sampled(16);
   mixed.add(tokens, 0, 5, {0}, SampleRow()).add(tokens, 0, 4, {1}, std::nullopt).add(tokens, 3, 1, {2}, SampleRow());

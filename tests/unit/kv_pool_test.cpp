@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
@@ -283,6 +284,98 @@ TEST_CASE("a block as bytes holds all planes and hidden states, and a pool of an
       CHECK(std::memcmp(a.data + 5 * a.block_stride, b.data + b.block_stride, static_cast<size_t>(a.block_bytes())) == 0);
     }
   }
+}
+
+// Heads of one layer and blocks of a pool: memory that they take.
+std::vector<std::pair<const uint8_t*, const uint8_t*>> pieces(KvPool& pool, int32_t num_layers,
+                                                              const std::vector<BlockId>& blocks) {
+  std::vector<std::pair<const uint8_t*, const uint8_t*>> all;
+  for (int32_t layer = 0; layer < num_layers; ++layer)
+    for (const BlockId block : blocks) {
+      const cpu::KvCacheView view = pool.layer(layer);
+      all.emplace_back(view.keys(block, 0), view.keys(block, 0) + view.block_bytes());
+    }
+  return all;
+}
+
+TEST_CASE("a draft model's blocks lie in the block that is lent, beside each other, and fill it as far as they can") {
+  struct Case {
+    int32_t layers, heads, head_dim;  // of the draft model; the other one's: 5, 4, 16
+    DType dtype;
+    int32_t num_arrays, per_block, block_size;  // 0: they do not fit
+  };
+  const Case cases[] = {{2, 1, 16, DType::kF32, 2, 4, 16},   {5, 4, 16, DType::kF32, 1, 1, 16},
+                        {1, 2, 8, DType::kF32, 5, 4, 16},    {3, 3, 16, DType::kF32, 1, 1, 16},
+                        {2, 1, 24, DType::kBF16, 2, 4, 16},  {6, 1, 16, DType::kF32, 0, 0, 0},
+                        {1, 5, 16, DType::kF32, 5, 1, 8},    {1, 9, 16, DType::kF32, 0, 0, 0},    {2, 1, 40, DType::kBF16, 2, 2, 16}};
+  for (const Case& c : cases) {
+    CAPTURE(c.layers);
+    CAPTURE(c.heads);
+    CAPTURE(c.head_dim);
+    const auto config_of = [](int32_t layers, int32_t heads, int32_t head_dim, DType dtype) {
+      ModelConfig config = tiny_config();
+      config.num_hidden_layers = layers, config.num_key_value_heads = heads, config.head_dim = head_dim;
+      config.dtype = dtype;  // its cache's follows
+      return config;
+    };
+    const ModelConfig large = config_of(5, 4, 16, DType::kF32), small = config_of(c.layers, c.heads, c.head_dim, c.dtype);
+    const LoadOptions o = dummy_options();
+    LentBlocks lent = lent_cpu_blocks(large, o, small, o);
+    CHECK(lent.num_arrays == c.num_arrays);
+    if (!lent) continue;
+    CHECK(lent.per_block * lent.block_size == c.per_block * c.block_size);
+    KvLayout kv = *plan_kv_layout(large, o, 0);
+    kv.num_blocks = 7;
+    KvPool pool(kv, /*num_scratch=*/2);
+    lent.num_blocks = pool.num_in_plane();
+    CHECK(lent.num_blocks == 9);
+    LoadOptions of_draft = o;
+    of_draft.block_size = lent.block_size;
+    KvPool inside(borrowed_kv_layout(small, of_draft, lent), pool, lent);
+    std::vector<std::pair<const uint8_t*, const uint8_t*>> taken;
+    for (BlockId block = 0; block < 9; ++block) {
+      std::vector<BlockId> own;
+      lent.append(block, &own);
+      CHECK(static_cast<int32_t>(own.size()) * lent.block_size == lent.num_tokens());
+      const auto around = pieces(pool, 5, {block});
+      for (const auto& piece : pieces(inside, c.layers, own)) {
+        CHECK(std::any_of(around.begin(), around.end(), [&](const auto& whole) {
+          return whole.first <= piece.first && piece.second <= whole.second;
+        }));
+        taken.push_back(piece);
+      }
+    }
+    std::sort(taken.begin(), taken.end());
+    for (size_t i = 1; i < taken.size(); ++i) CHECK(taken[i - 1].second <= taken[i].first);
+  }
+}
+
+TEST_CASE("memory for the KV pool is divided between it and a draft model's beside it; what is lent makes the pool larger") {
+  const ModelConfig config = tiny_config();
+  LoadOptions o = dummy_options();
+  const int64_t block = 256 * 16;
+  const auto blocks = [&](int64_t available) {
+    const auto kv = plan_kv_layout(config, o, available);
+    return kv.ok() ? int64_t{kv->num_blocks} : -1;
+  };
+  o.draft_block_bytes = block / 2;
+  CHECK(blocks(0) == 16 * 6);
+  CHECK(blocks(100 * block) == 26);  // 40 % of it for both
+  o.kv_cache_bytes = 9 * block;
+  CHECK(blocks(0) == 6);
+  CHECK(blocks(9 * block) == 6);
+  o.kv_cache_bytes = 9 * block - 1;
+  CHECK(blocks(0) == -1);
+  o.num_blocks_override = 10;
+  CHECK(blocks(15 * block) == 10);
+  CHECK(blocks(15 * block - 1) == -1);
+  o = dummy_options();
+  o.lent_tokens = 64;  // of 96
+  CHECK(blocks(0) == 16 * (6 + 2));
+  o.kv_cache_bytes = 9 * block;
+  CHECK(blocks(0) == 9);
+  o.num_blocks_override = INT32_MAX;
+  CHECK(blocks(0) == INT32_MAX / 64);
 }
 
 }  // namespace

@@ -52,9 +52,9 @@ class CountedRows final : public Backend {
   const std::unique_ptr<Backend> inner_ = make_cpu_backend();
 };
 
-// The run's drafts by the model.
-SpeculationMetrics::Kind check_same(const std::string& expected, EngineJobOptions o, const DraftSetup& setup,
-                                    const std::string& rows = lines()) {
+// The run's drafts.
+SpeculationMetrics run_same(const std::string& expected, EngineJobOptions o, const DraftSetup& setup,
+                            const std::string& rows) {
   const SteadyClock clock;
   StepCost cost;
   const auto speculator = make_speculator(setup, &o, cost, clock);
@@ -66,7 +66,13 @@ SpeculationMetrics::Kind check_same(const std::string& expected, EngineJobOption
   const EngineJobOutcome outcome = job.run(o);
   REQUIRE_MESSAGE(outcome.status.ok(), outcome.status.message());
   CHECK(job.output() == expected);
-  return speculator->metrics().drafters.back();
+  return speculator->metrics();
+}
+
+// Those by the model.
+SpeculationMetrics::Kind check_same(const std::string& expected, const EngineJobOptions& o, const DraftSetup& setup,
+                                    const std::string& rows = lines()) {
+  return run_same(expected, o, setup, rows).drafters.back();
 }
 
 }  // namespace
@@ -91,6 +97,46 @@ TEST_CASE("drafts by another model change no byte, at any batch, in small pools,
   CHECK(check_same(expected, o, {.max_tokens = 8, .looks_up = true, .is_tree = true}).num_drafted > 0);
   o.scheduler.num_blocks = 8;  // the target's sequences are preempted
   check_same(expected, o, {});
+}
+
+TEST_CASE("drafts that share the target's blocks change no byte, in pools of any size, with swaps and without") {
+  EngineJobOptions o = bundled_model();
+  o.scheduler.enable_prefix_caching = true;
+  std::string rows = lines();
+  for (int i = 0; i < 6; ++i)
+    rows += R"({"prompt":"Once upon a time there was a little girl who lived in a small house near the forest","n":)" +
+            std::to_string(1 + i % 3) + R"(,"max_tokens":40,"temperature":0.8,"seed":)" + std::to_string(i) + "}\n";
+  const EngineJob plain(rows);
+  REQUIRE(plain.run(o).status.ok());
+  DraftSetup setup;
+  setup.find_lent_blocks = lent_cpu_blocks, setup.lend_blocks = lend_cpu_blocks;
+  // Where there is room for all, the same is drafted as from a pool of its own.
+  const SpeculationMetrics roomy = run_same(plain.output(), o, setup, rows);
+  CHECK(roomy.drafters.back().num_accepted == check_same(plain.output(), o, {}, rows).num_accepted);
+  CHECK(roomy.blocks.most > 4);
+  CHECK(roomy.blocks.num_taken_back == 0);
+  int64_t num_taken_back = 0, num_drafted_in_small = 0;
+  for (const PreemptionMode mode : {PreemptionMode::kRecompute, PreemptionMode::kSwap})
+    for (const int32_t num_blocks : {6, 9, 14, 24, 60}) {
+      CAPTURE(num_blocks);
+      o.scheduler.preemption = mode;
+      o.scheduler.num_blocks = num_blocks;
+      o.load.swap_space_gib = mode == PreemptionMode::kSwap ? 1 : 0;
+      const SpeculationMetrics small = run_same(plain.output(), o, setup, rows);
+      CHECK(small.blocks.most < num_blocks);
+      num_taken_back += small.blocks.num_taken_back;
+      if (num_blocks < 20) num_drafted_in_small += small.drafters.back().num_drafted;
+      DraftSetup with_trees = setup;
+      with_trees.looks_up = with_trees.is_tree = true;
+      run_same(plain.output(), o, with_trees, rows);
+    }
+  CHECK(num_taken_back > 10);
+  CHECK(num_drafted_in_small > 100);
+  o.scheduler.num_blocks = 30;
+  o.load.kv_cache_dtype = DType::kF32;  // other bits in the blocks that the draft model leaves
+  const EngineJob in_f32(rows);
+  REQUIRE(in_f32.run(o).status.ok());
+  CHECK(run_same(in_f32.output(), o, setup, rows).blocks.most > 2);
 }
 
 TEST_CASE("a draft model computes what prompts have in common once, and drafts the same in small pools and steps") {

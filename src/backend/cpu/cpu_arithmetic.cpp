@@ -28,6 +28,18 @@ Status check_cpu_arithmetic(Arithmetic arithmetic) {
                      ": this processor cannot compute it (it can: " + able + ")");
 }
 
+Status use_cpu_arithmetic(const ModelConfig& config, LoadOptions* options) {
+  const Result<CpuArithmetic> chosen =
+      choose_cpu_arithmetic(config, options->cpu.quantization, options->dtype, options->cpu.arithmetic);
+  LLMB_RETURN_IF_ERROR(chosen.status());
+  LLMB_RETURN_IF_ERROR(check_cpu_arithmetic(chosen->arithmetic));
+  options->dtype = chosen->dtype;
+  const bool is_any_bf16 =
+      chosen->dtype == DType::kF32 && chosen->arithmetic == Arithmetic::kFma && is_bf16_arithmetic(cpu::arithmetic());
+  if (!is_any_bf16) cpu::set_arithmetic(chosen->arithmetic);
+  return {};
+}
+
 DType cpu_activation_dtype(const ModelConfig& config, Quantization quantization) {
   return choose_cpu_arithmetic(config, quantization, std::nullopt, std::nullopt)->dtype;
 }

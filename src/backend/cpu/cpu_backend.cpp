@@ -63,6 +63,13 @@ class CpuBackend final : public Backend {
     return guarded(status_of_error, [&] { return do_load(config, options); });
   }
 
+  // lend_blocks()'s, before it loads.
+  void borrow(CpuBackend& target, LentBlocks* lent) {
+    lending_ = &target.ops_->kv();
+    lent->num_blocks = lending_->num_in_plane();
+    lent_ = *lent;
+  }
+
   const BackendInfo& info() const override { return info_; }
 
   Status submit(const StepPlan& plan) override {
@@ -140,9 +147,10 @@ class CpuBackend final : public Backend {
     LLMB_RETURN_IF_ERROR(chosen.status());
     const int64_t weight_bytes = (ranks_ ? ranks_->part.context_size : 1) *
                                  resident_weight_bytes(config, options.cpu.quantization, chosen->dtype, stored);
-    LLMB_ASSIGN_OR_RETURN(const KvLayout kv, plan_memory(config, options, weight_bytes));
+    LLMB_ASSIGN_OR_RETURN(const KvLayout kv, lending_ ? borrowed_kv_layout(config, options, lent_)
+                                                      : plan_memory(config, options, weight_bytes));
     config_ = own_ = config, options_ = options;
-    LLMB_RETURN_IF_ERROR(choose_arithmetic());
+    LLMB_RETURN_IF_ERROR(use_cpu_arithmetic(config_, &options_));
     info_.kv = kv;
     KvLayout own_kv = kv;
     if (ranks_) {
@@ -154,8 +162,10 @@ class CpuBackend final : public Backend {
     }
     info_.max_idle_blocks = max_idle_blocks(info_.kv, options);
     pool_.emplace(num_threads_for(options.num_threads));
-    ops_.emplace(own_, own_kv, divides_kv() ? 0 : num_scratch_blocks(options), options.max_model_len,
-                 options.cpu.quantization, options.cpu.rounds_block_activations ? DType::kI8 : *options_.dtype, *pool_);
+    const int32_t num_scratch = divides_kv() || lending_ ? 0 : num_scratch_blocks(options);
+    ops_.emplace(own_, own_kv, lending_ ? KvPool(own_kv, *lending_, lent_) : KvPool(own_kv, num_scratch), num_scratch,
+                 options.max_model_len, options.cpu.quantization,
+                 options.cpu.rounds_block_activations ? DType::kI8 : *options_.dtype, *pool_);
     if (ranks_ && ranks_->part.tensor_size > 1) ops_->join_ranks(*ranks_, config, *share_);
     if (ranks_ && ranks_->part.context_size > 1) ops_->share_rows(*ranks_->context, config);
     if (divides_kv()) ops_->divide_kv(*ranks_->context);
@@ -165,17 +175,7 @@ class CpuBackend final : public Backend {
     info_.block_bytes = ops_->kv().block_bytes();
     if (options.adapters) add_adapters();
     LLMB_RETURN_IF_ERROR(load_weights(files));
-    info_.kind = DeviceKind::kCpu;
-    info_.device = "cpu (" + cpu::simd_target_name() + ", " + std::to_string(pool_->num_threads()) +
-                   (pool_->num_threads() == 1 ? " thread)" : " threads)");
-    info_.max_plans_in_flight = plans_in_flight_of(ranks_ ? ranks_->part.num_stages : 1);
-    info_.max_drafts_per_group = config.has_states() ? max_state_drafts(options)
-                                 : is_int4           ? std::min(options.max_num_drafts, kMaxOpenDrafts)
-                                                     : options.max_num_drafts;
-    info_.max_best_tokens = INT32_MAX;
-    info_.verifies_trees = options.verifies_trees && !config.has_states() && !divides_kv() && !is_int4;
-    info_.copies_blocks = info_.scores_prompts = true;
-    info_.runs_first_layers = !is_int4, info_.has_mtp = config.mtp.is_used;
+    describe(config, options, pool_->num_threads(), ranks_ ? ranks_->part.num_stages : 1, divides_kv(), &info_);
     info_.load_ms = clock.now_ms();
     if (!options.cpu.runs_in_wait) driver_ = std::thread([this] { drive(); });
     return {};
@@ -188,13 +188,9 @@ class CpuBackend final : public Backend {
     ops_->add_adapters(options_.adapters, options_.adapter_bytes / (ranks_ ? ranks_->part.num_ranks() : 1), rank);
   }
 
-  // Snapshots take a quarter of the memory that weights and pool leave.
   void add_states(int64_t weight_bytes) {
-    const int64_t available = available_memory_bytes();
-    const int64_t left = available - weight_bytes - info_.kv.num_blocks * info_.kv.bytes_per_block();
-    const int64_t most = available > 0 ? std::clamp<int64_t>(left / 4, 0, kSnapshotBytes) : kSnapshotBytes;
-    const int num_ranks = ranks_ ? ranks_->part.num_ranks() : 1;
-    StateLayout layout = state_layout(own_, options_.max_num_seqs, max_state_drafts(options_), most / num_ranks);
+    const int64_t used = weight_bytes + info_.kv.num_blocks * info_.kv.bytes_per_block();
+    StateLayout layout = plan_states(own_, options_, used, ranks_ ? ranks_->part.num_ranks() : 1);
     layout.keep_snapshots(least_of_ranks(layout.num_snapshots), options_.max_num_seqs);
     ops_->add_states(layout);
     info_.state_bytes = ops_->states()->slot_bytes();
@@ -227,19 +223,6 @@ class CpuBackend final : public Backend {
 
   // Ranks have equally many blocks and slots.
   int32_t least_of_ranks(int32_t own) { return std::ranges::min(of_all_ranks(ranks_.get(), own)); }
-
-  // Sets what the process computes in; another backend in it that does not care keeps what it has.
-  Status choose_arithmetic() {
-    const Result<CpuArithmetic> chosen =
-        choose_cpu_arithmetic(config_, options_.cpu.quantization, options_.dtype, options_.cpu.arithmetic);
-    LLMB_RETURN_IF_ERROR(chosen.status());
-    LLMB_RETURN_IF_ERROR(check_cpu_arithmetic(chosen->arithmetic));
-    options_.dtype = chosen->dtype;
-    const bool is_any_bf16 =
-        chosen->dtype == DType::kF32 && chosen->arithmetic == Arithmetic::kFma && is_bf16_arithmetic(cpu::arithmetic());
-    if (!is_any_bf16) cpu::set_arithmetic(chosen->arithmetic);
-    return {};
-  }
 
   Status load_weights(const std::optional<WeightFiles>& files) {
     const ModelShare* const share = share_ ? &*share_ : nullptr;
@@ -363,6 +346,8 @@ class CpuBackend final : public Backend {
   std::optional<ModelShare> share_;           // of a rank
   LoadOptions options_;
   BackendInfo info_;
+  KvPool* lending_ = nullptr;  // whose memory the pool is in; null: it has its own
+  LentBlocks lent_;            // of it
   std::optional<ThreadPool> pool_;
   std::optional<CpuOps> ops_;
   std::optional<CachedWeights> weight_file_;  // before what lies in it
@@ -392,6 +377,13 @@ class CpuBackend final : public Backend {
 
 std::unique_ptr<Backend> make_cpu_backend(std::shared_ptr<RankContext> ranks) {
   return std::make_unique<CpuBackend>(std::move(ranks));
+}
+
+bool lend_cpu_blocks(Backend& target, Backend& draft, LentBlocks* lent) {
+  auto *const lending = dynamic_cast<CpuBackend*>(&target), *const borrowing = dynamic_cast<CpuBackend*>(&draft);
+  if (lending == nullptr || borrowing == nullptr) return false;
+  borrowing->borrow(*lending, lent);
+  return true;
 }
 
 }  // namespace llmb

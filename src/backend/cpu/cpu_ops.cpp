@@ -45,14 +45,14 @@ std::vector<RopeTable> make_rope_tables(const ModelConfig& config, int32_t max_p
 
 }  // namespace
 
-CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratch, int32_t max_position,
+CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, KvPool kv_pool, int32_t num_scratch, int32_t max_position,
                Quantization quantization, DType activations, ThreadPool& pool)
     : config_(config),
       quantization_(quantization),
       activations_(activations),
       pool_(pool),
       layout_(kv),
-      kv_(kv, num_scratch),
+      kv_(std::move(kv_pool)),
       groups_(kv.groups),
       ropes_(make_rope_tables(config, max_position)),
       block_start_(groups_.windows.size()),

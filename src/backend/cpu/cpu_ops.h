@@ -36,8 +36,8 @@ class CpuOps final : public Ops {
   // num_scratch: blocks of the KV pool beside kv's. max_position: positions of a step are below it. quantization: of
   // the weights that make_linear makes: projections, and the vocabulary's in int8 where they are quantised. activations:
   // kBF16: products over bf16 weights, but for routers', round to bf16 what they take; kI8: those over blocks of few
-  // bits to int8. Throws std::bad_alloc.
-  CpuOps(const ModelConfig& config, const KvLayout& kv, int32_t num_scratch, int32_t max_position,
+  // bits to int8. kv_pool: of that layout and so many scratch blocks. Throws std::bad_alloc.
+  CpuOps(const ModelConfig& config, const KvLayout& kv, KvPool kv_pool, int32_t num_scratch, int32_t max_position,
          Quantization quantization, DType activations, ThreadPool& pool);
 
   // The config is that of a rank with this share of the model `whole` (core/rank_part.h): what partial sums give is

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/tree_batch.h"
+#include "base/check.h"
 #include "base/clock.h"
 
 namespace llmb {
@@ -21,6 +23,19 @@ constexpr int64_t kUnknownMemoryBytes = int64_t{1} << 46;  // keeps sizes far fr
 // In double: a message about a size that is too large must not overflow.
 std::string mib(double bytes) { return std::to_string(static_cast<int64_t>(std::ceil(bytes / (1 << 20)))) + " MiB"; }
 
+// Without blocks yet.
+KvLayout kv_layout(const ModelConfig& config, const LoadOptions& options) {
+  const DType dtype = options.kv_cache_dtype.value_or(config.cpu_kv_dtype(options.cpu.quantization));
+  return make_kv_layout(config, options.block_size, dtype, layer_groups(config, options));
+}
+
+int64_t layer_bytes(const KvLayout& layout, int32_t layer) {  // of a block
+  const KvHeads heads = layout.heads_of(layer);
+  return cpu::KvCacheView{nullptr, layout.dtype, layout.block_size, heads.num_heads, heads.head_dim, 0,
+                          layout.latent_dim}
+      .block_bytes();
+}
+
 }  // namespace
 
 int32_t num_scratch_blocks(const LoadOptions& options) {
@@ -28,23 +43,24 @@ int32_t num_scratch_blocks(const LoadOptions& options) {
 }
 
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes) {
-  const DType dtype = options.kv_cache_dtype.value_or(config.cpu_kv_dtype(options.cpu.quantization));
+  KvLayout kv = kv_layout(config, options);
+  const DType dtype = kv.dtype;
   if (config.has_latent() && (dtype == DType::kI8 || dtype == DType::kF8))
     return unsupported(std::string("kv-cache-dtype ") + dtype_name(dtype) + ": not for model_type \"" + config.model_type +
                        "\", whose cache holds latents; use float32 or bfloat16");
-  KvLayout kv = make_kv_layout(config, options.block_size, dtype, layer_groups(config, options));
-  const int64_t bytes_per_block = kv.bytes_per_block(), num_scratch = num_scratch_blocks(options);
+  const int64_t bytes_per_block = kv.bytes_per_block() + options.draft_block_bytes;
+  const int64_t num_scratch = num_scratch_blocks(options);
   const int64_t memory_bytes =
-      (available_bytes > 0 ? available_bytes : kUnknownMemoryBytes) - num_scratch * bytes_per_block;
+      (available_bytes > 0 ? available_bytes : kUnknownMemoryBytes) - num_scratch * kv.bytes_per_block();
   const int64_t blocks_per_seq = max_blocks_per_seq(kv, options);
   // Slots are 32-bit.
-  const int64_t max_blocks = INT32_MAX / options.block_size - num_scratch;
+  const int64_t max_blocks = INT32_MAX / std::max(options.block_size, options.lent_tokens) - num_scratch;
   int64_t num_blocks = options.num_blocks_override;
   if (num_blocks == 0) {
     int64_t budget = options.kv_cache_bytes;
     if (budget == 0) budget = static_cast<int64_t>(static_cast<double>(memory_bytes) * kMaxShareOfMemory);
     num_blocks = budget / bytes_per_block;
-    if (options.kv_cache_bytes == 0) num_blocks = std::min(num_blocks, options.max_num_seqs * blocks_per_seq);
+    if (options.kv_cache_bytes == 0) num_blocks = std::min(num_blocks, most_blocks(kv, options));
     if (num_blocks < blocks_per_seq)
       return resource_exhausted("the KV cache of " + mib(static_cast<double>(budget)) +
                                 " cannot hold one sequence of max_model_len " + std::to_string(options.max_model_len) +
@@ -59,6 +75,28 @@ Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& op
                               ", but only " + mib(static_cast<double>(memory_bytes)) + " of memory are available");
   kv.num_blocks = static_cast<int32_t>(num_blocks);
   return kv;
+}
+
+KvLayout borrowed_kv_layout(const ModelConfig& config, const LoadOptions& options, const LentBlocks& lent) {
+  KvLayout kv = kv_layout(config, options);
+  kv.num_blocks = static_cast<int32_t>(lent.num_own());
+  return kv;
+}
+
+LentBlocks lent_cpu_blocks(const ModelConfig& config, const LoadOptions& options, const ModelConfig& draft_config,
+                           LoadOptions draft) {
+  constexpr int32_t kAlignment = 64;  // of planes
+  const PoolArrays lending = arrays_of(kv_layout(config, options));
+  LentBlocks best;
+  if (lending.block_bytes == 0 || lending.block_bytes % kAlignment != 0) return best;
+  for (const int32_t size : kLentBlockSizes) {
+    draft.block_size = size;
+    const KvLayout kv = kv_layout(draft_config, draft);
+    if (kv.groups.num_groups() > 1 || kv.hidden_size > 0) return {};
+    const LentBlocks lent = fit_blocks(lending, arrays_of(kv), /*may_pad=*/true);
+    if (lent && (!best || lent.num_tokens() > best.num_tokens())) best = lent;
+  }
+  return best;
 }
 
 KvLayout kv_of_rank(const ModelConfig& config, const KvLayout& whole, const RankPart& part) {
@@ -115,29 +153,35 @@ double measure_copy_bytes_per_s(ThreadPool& pool) {
   return kNumBlocks * kBlockBytes * 1000 / std::max(clock.now_ms() - begin_ms, 1e-3);
 }
 
-KvPool::KvPool(const KvLayout& layout, int32_t num_scratch) : layout_(layout), num_scratch_(num_scratch) {
+PoolArrays arrays_of(const KvLayout& layout) {
+  int64_t bytes = 0;
   for (int32_t i = 0; i < layout.num_layers; ++i)
-    block_stride_ = std::max(block_stride_, layout.groups.layers_of_plane(i) * layer_bytes(i));
-  memory_ = MappedFloats(layout.num_planes() * plane_bytes() / 4);
+    bytes = std::max(bytes, layout.groups.layers_of_plane(i) * layer_bytes(layout, i));
+  return {layout.num_planes(), bytes, layout.block_size};
+}
+
+KvPool::KvPool(const KvLayout& layout, int32_t num_scratch)
+    : layout_(layout), block_stride_(arrays_of(layout).block_bytes) {
+  plane_bytes_ = ceil_div((int64_t{layout.num_blocks} + num_scratch) * block_stride_, 64) * 64;
+  memory_ = MappedFloats(layout.num_planes() * plane_bytes_ / 4);
+  data_ = reinterpret_cast<uint8_t*>(memory_.data());
   if (layout.hidden_size > 0) hidden_ = HiddenRows(layout);
 }
 
-int64_t KvPool::plane_bytes() const {
-  const int64_t num_blocks = int64_t{layout_.num_blocks} + num_scratch_;
-  return ceil_div(num_blocks * block_stride_, 64) * 64;
-}
-
-int64_t KvPool::layer_bytes(int32_t layer) const {
-  const KvHeads heads = layout_.heads_of(layer);
-  return cpu::KvCacheView{nullptr, layout_.dtype, layout_.block_size, heads.num_heads, heads.head_dim, 0,
-                          layout_.latent_dim}
-      .block_bytes();
+KvPool::KvPool(const KvLayout& layout, KvPool& lending, const LentBlocks& lent)
+    : layout_(layout),
+      block_stride_(lending.block_stride_ / lent.per_block),
+      plane_bytes_(lent.num_arrays * lending.plane_bytes_),
+      data_(lending.data_) {
+  LLMB_CHECK(layout.num_blocks == lent.num_own() && lent.num_blocks == lending.num_in_plane());
+  LLMB_CHECK(arrays_of(layout).block_bytes <= block_stride_ && layout.hidden_size == 0);
+  LLMB_CHECK(layout.num_planes() * lent.num_arrays <= lending.layout_.num_planes());
 }
 
 cpu::KvCacheView KvPool::layer(int32_t layer) {
   const LayerGroups& groups = layout_.groups;
   const KvHeads heads = layout_.heads_of(layer);
-  uint8_t* const data = plane(groups.plane(layer)) + groups.part(layer) * layer_bytes(layer);
+  uint8_t* const data = plane(groups.plane(layer)) + groups.part(layer) * layer_bytes(layout_, layer);
   return {data, layout_.dtype, layout_.block_size, heads.num_heads, heads.head_dim, block_stride_,
           layout_.latent_dim};
 }
@@ -176,6 +220,6 @@ void KvPool::write_blocks(std::span<const BlockId> blocks, const uint8_t* bytes)
   });
 }
 
-uint8_t* KvPool::plane(int32_t plane) { return reinterpret_cast<uint8_t*>(memory_.data()) + plane * plane_bytes(); }
+uint8_t* KvPool::plane(int32_t plane) { return data_ + plane * plane_bytes_; }
 
 }  // namespace llmb

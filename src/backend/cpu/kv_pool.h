@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "core/kv_layout.h"
+#include "core/lent_blocks.h"
 #include "core/model_config.h"
 #include "core/rank_part.h"
 #include "core/step_plan.h"
@@ -27,6 +28,9 @@ int32_t num_scratch_blocks(const LoadOptions& options);
 // that was not given in blocks.
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes);
 
+// A pool whose blocks lie in lent ones.
+KvLayout borrowed_kv_layout(const ModelConfig& config, const LoadOptions& options, const LentBlocks& lent);
+
 // The pool of one of several ranks: its part of each block of `whole`.
 KvLayout kv_of_rank(const ModelConfig& config, const KvLayout& whole, const RankPart& part);
 // Blocks that all ranks of a machine can have in the memory of whole.num_blocks: fewer where ranks share keys and
@@ -42,11 +46,20 @@ int32_t max_idle_blocks(const KvLayout& layout, const LoadOptions& options);
 int32_t plan_host_blocks(const KvLayout& layout, const LoadOptions& options, int64_t free_bytes);
 double measure_copy_bytes_per_s(ThreadPool& pool);  // in some milliseconds
 
+// A pool's planes.
+PoolArrays arrays_of(const KvLayout& layout);
+
 // Memory is touched, and so resident, only as blocks are written. Move-only.
 class KvPool {
  public:
   KvPool() = default;
   explicit KvPool(const KvLayout& layout, int32_t num_scratch = 0);  // throws std::bad_alloc
+  // In the memory of `lending`, which outlives it. REQUIRES: layout.num_blocks is lent.num_own(), of arrays_of() both
+  KvPool(const KvLayout& layout, KvPool& lending, const LentBlocks& lent);
+  // Blocks that follow each other in a plane; 0: they do not all begin at the same distance.
+  int32_t num_in_plane() const {
+    return plane_bytes_ % block_stride_ == 0 ? static_cast<int32_t>(plane_bytes_ / block_stride_) : 0;
+  }
   // Block ids from layout.num_blocks on are scratch.
   cpu::KvCacheView layer(int32_t layer);  // REQUIRES: it has keys and values of its own
   HiddenRows& hidden() { return hidden_; }  // REQUIRES: layout.hidden_size > 0
@@ -60,13 +73,12 @@ class KvPool {
   template <class Copy>
   void for_each_part(std::span<const BlockId> blocks, const Copy& copy);
   uint8_t* plane(int32_t plane);
-  cpu::BlockPool blocks() { return {plane(0), plane_bytes(), block_stride_}; }
-  int64_t layer_bytes(int32_t layer) const;  // of a block
-  int64_t plane_bytes() const;
+  cpu::BlockPool blocks() { return {plane(0), plane_bytes_, block_stride_}; }
   KvLayout layout_;
-  int32_t num_scratch_ = 0;
   int64_t block_stride_ = 0;  // from one block to the next, in a plane
-  MappedFloats memory_;  // [num_planes, plane_bytes() / 4]
+  int64_t plane_bytes_ = 0;
+  MappedFloats memory_;      // [num_planes, plane_bytes_ / 4]
+  uint8_t* data_ = nullptr;  // of that, or of another pool's
   HiddenRows hidden_;    // of no blocks without layout.hidden_size
 };
 

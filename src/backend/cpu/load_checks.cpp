@@ -8,6 +8,8 @@
 #include "backend/cpu/open_groups.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
+#include "core/plans_in_flight.h"
+#include "kernels/cpu/machine_limits.h"
 
 namespace llmb {
 
@@ -71,6 +73,30 @@ Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& optio
                               std::to_string(states >> 20) + " MiB, but only " + std::to_string(available >> 20) +
                               " MiB of memory are available; lower --max-num-seqs");
   return plan_kv_layout(config, options, available > 0 ? available - weights - states : 0);
+}
+
+StateLayout plan_states(const ModelConfig& own, const LoadOptions& options, int64_t used, int32_t num_ranks) {
+  const int64_t available = available_memory_bytes();
+  const int64_t most =
+      available > 0 ? std::clamp<int64_t>((available - used) / 4, 0, kSnapshotBytes) : kSnapshotBytes;
+  return state_layout(own, options.max_num_seqs, max_state_drafts(options), most / num_ranks);
+}
+
+void describe(const ModelConfig& config, const LoadOptions& options, int num_threads, int32_t num_stages, bool divides_kv,
+              BackendInfo* info) {
+  const bool is_int4 = options.kv_cache_dtype == DType::kI4;
+  info->kind = DeviceKind::kCpu;
+  info->device = "cpu (" + cpu::simd_target_name() + ", " + std::to_string(num_threads) +
+                 (num_threads == 1 ? " thread)" : " threads)");
+  info->max_plans_in_flight = plans_in_flight_of(num_stages);
+  info->max_drafts_per_group = config.has_states() ? max_state_drafts(options)
+                               : is_int4           ? std::min(options.max_num_drafts, kMaxOpenDrafts)
+                                                   : options.max_num_drafts;
+  info->max_best_tokens = INT32_MAX;
+  info->verifies_trees = options.verifies_trees && !config.has_states() && !divides_kv && !is_int4;
+  info->copies_blocks = info->scores_prompts = true;
+  info->runs_first_layers = !is_int4, info->has_mtp = config.mtp.is_used;
+  info->draft_block_bytes = options.draft_block_bytes, info->lent_tokens = options.lent_tokens;
 }
 
 }  // namespace llmb

@@ -11,6 +11,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/cuda_ranks.h"
 #include "backend/cuda/gpu_weights.h"
+#include "backend/cuda/lent_cuda_blocks.h"
 #include "backend/cuda/memory_plan.h"
 #include "backend/cuda/ops_options.h"
 #include "backend/cuda/own_queue.h"
@@ -37,7 +38,7 @@ using cuda::check;
 
 namespace {
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, public BlockTenant {
  public:
   CudaBackend(int index, std::shared_ptr<RankContext> ranks, SplitMode splits)
       : index_(index), context_(std::move(ranks)), split_mode_(splits) {}
@@ -72,6 +73,7 @@ class CudaBackend final : public Backend {
             std::make_unique<CudaDraftFeed>(index_, ops_, ops_, stream_)};
   }
 
+  void borrow(int32_t num_blocks) override { num_borrowed_ = num_blocks; }  // behind draft_for()
   const BackendInfo& info() const override { return info_; }
   MachineLimits measure_limits() override { return measure_device(dtype_, stream_->get()); }
   AdapterStore* adapters() override { return ops_ && ops_->adapters() ? &ops_->adapters()->store() : nullptr; }
@@ -196,6 +198,7 @@ class CudaBackend final : public Backend {
     }
     ops_.emplace(own_, device_, o, stream_->get());
     ops_->add_split_streams(std::move(split_streams));
+    if (num_borrowed_ > 0) ops_->borrow_from(*target_ops_);
     if (ranks_) ops_->join_ranks(&*ranks_);
     std::optional<LoraShare> rank;
     if (share_) rank = {config_, *share_};
@@ -225,6 +228,7 @@ class CudaBackend final : public Backend {
 
   // Runs the largest step that there can be on a small pool, sees what is left, and makes the pool of that.
   Status size_kv_pool() {
+    if (num_borrowed_ > 0) return set_kv_pool(num_borrowed_), Status();
     const StepPlan plan = worst_case_plan(config_, options_, num_groups());
     set_kv_pool(num_blocks_of(plan));
     StepOutput ignored;
@@ -262,17 +266,10 @@ class CudaBackend final : public Backend {
     stream_->synchronize();
   }
 
-  // Chooses the matrix products' algorithms for decode steps of this many rows.
   void tune(int32_t rows) {
     const int32_t num_seqs = std::min({rows, options_.max_num_seqs, info_.kv.num_blocks / num_groups()});
-    const StepPlan plan = decode_plan(config_, options_, num_seqs, num_groups());
-    ops_->set_step(ops_->stage().upload(ops_->in_slices(plan), {rows, rows, rows}, stream_->get()), {});
-    ops_->resolve_step();
-    ops_->set_tuning(true);
-    transformer_->forward(rows, rows);
-    if (own_.mtp.is_used) transformer_->forward_mtp(rows, rows);
-    ops_->set_tuning(false);
-    stream_->synchronize();
+    tune_products(decode_plan(config_, options_, num_seqs, num_groups()), rows, own_.mtp.is_used, *ops_, *transformer_,
+                  stream_->get());
   }
 
   void record(const Recording& step) {
@@ -370,6 +367,7 @@ class CudaBackend final : public Backend {
   BackendInfo info_;
   std::shared_ptr<const cuda::Stream> stream_;  // the target's, where this one drafts for it
   const CudaOps* target_ops_ = nullptr;         // of the one that this one drafts for, on the device
+  int32_t num_borrowed_ = 0;                    // blocks, in that one's pool; 0: it has a pool of its own
   bool is_fed_ = false;                         // by another one, or layers or heads of its own
   std::unique_ptr<CudaRanks> ranks_;  // where there are others
   std::optional<CudaOps> ops_;

@@ -148,6 +148,11 @@ KvLayout CudaOps::kv_layout(int32_t num_blocks) const {
 }
 
 void CudaOps::set_kv_pool(int32_t num_blocks) {
+  if (lending_ != nullptr) {
+    LLMB_CHECK(planes_.bytes(num_blocks) <= lending_->planes_.bytes(lending_->num_blocks_));
+    num_blocks_ = num_blocks;
+    return;
+  }
   kv_pool_ = cuda::DeviceMemory();
   int64_t bytes = kv_layout(num_blocks).bytes_per_block() * num_blocks;
   const int64_t first_page = ceil_div(bytes, int64_t{256}) * 256;
@@ -157,6 +162,11 @@ void CudaOps::set_kv_pool(int32_t num_blocks) {
   if (adapters_) adapters_->set_pool(has_pages ? kv_pool_.data<uint8_t>() + first_page : nullptr);
   num_blocks_ = num_blocks;
   if (slices_) slices_->set_pool(num_blocks);
+}
+
+void CudaOps::borrow_from(const CudaOps& lending) {
+  LLMB_CHECK(!has_scaled_kv() && !config_.mtp.is_used && !adapters_ && !slices_);
+  lending_ = &lending;
 }
 
 Status CudaOps::add_states(const LoadOptions& load, BackendInfo* info) {

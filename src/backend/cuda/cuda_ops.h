@@ -86,6 +86,8 @@ class CudaOps final : public Ops, public StepParts {
 
   KvLayout kv_layout(int32_t num_blocks) const;
   void set_kv_pool(int32_t num_blocks);  // 0: frees it; recorded steps hold its address
+  // The pool will lie in the memory of another one's, which stays and outlives this.
+  void borrow_from(const CudaOps& lending);
   // The host's pool that plans swap blocks to, in pinned memory, and how fast that is, to `info`; none where there is
   // no memory for it. REQUIRES: the KV pool is there, and nothing in it
   void add_host_pool(const LoadOptions& load, BackendInfo* info);
@@ -258,7 +260,8 @@ class CudaOps final : public Ops, public StepParts {
   template <typename T>
   T* kv(int32_t layer, bool values) const {  // block 0's
     const KvPlanes::Place place = planes_.place(config_.kv_layer_of(layer), num_blocks_);
-    return reinterpret_cast<T*>(kv_pool_.data<uint8_t>() + (values ? place.values : place.keys));
+    uint8_t* const pool = (lending_ != nullptr ? lending_->kv_pool_ : kv_pool_).data<uint8_t>();
+    return reinterpret_cast<T*>(pool + (values ? place.values : place.keys));
   }
   template <typename Code>
   cuda::ScaledKv<Code> scaled_kv(int32_t layer) const;
@@ -355,6 +358,7 @@ class CudaOps final : public Ops, public StepParts {
   // planes_; then, for int8 and fp8, scales [num_planes, 2, num_blocks, num_kv_heads, block_size]; then, for a layer behind
   // the last one, hidden states [num_blocks, block_size, hidden_size]; then adapters' pages.
   cuda::DeviceMemory kv_pool_;
+  const CudaOps* lending_ = nullptr;  // in whose pool planes_ lie; null: in its own
   cuda::PinnedMemory host_pool_, host_state_;  // of one slot, that is being written
   int32_t num_host_blocks_ = 0;
   std::optional<cuda::Stream> block_reads_;  // once blocks were read

@@ -66,20 +66,20 @@ Result<int32_t> plan_num_blocks(const LoadOptions& options, const KvLayout& kv, 
       static_cast<int64_t>(options.cuda.gpu_memory_utilization * static_cast<double>(use.total_bytes)) -
       (use.total_bytes - use.free_bytes) - use.reserved_bytes - options.cuda.draft_bytes;
   const int64_t own_bytes = std::max<int64_t>(kv.bytes_per_block(), 1);  // a stage may have no layer that attends
-  const int64_t bytes_per_block = own_bytes + options.cuda.draft_block_bytes + use.beside_block_bytes;
+  const int64_t bytes_per_block = own_bytes + options.draft_block_bytes + use.beside_block_bytes;
   const int64_t blocks_per_seq = max_blocks_per_seq(as_planned(kv, options), options);
   int64_t num_blocks = options.num_blocks_override;
   if (num_blocks == 0) {
     const int64_t budget = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : std::max<int64_t>(usable, 0);
-    const int64_t bytes_in_budget = options.kv_cache_bytes > 0 ? own_bytes : bytes_per_block;
-    num_blocks = std::min(budget / bytes_in_budget, options.max_num_seqs * blocks_per_seq);
+    const int64_t bytes_in_budget = options.kv_cache_bytes > 0 ? own_bytes + options.draft_block_bytes : bytes_per_block;
+    num_blocks = std::min(budget / bytes_in_budget, most_blocks(as_planned(kv, options), options));
     if (num_blocks < blocks_per_seq)
       return resource_exhausted(
           "the KV cache of " + mib(budget) + " cannot hold one sequence of max_model_len " +
           std::to_string(options.max_model_len) + ", which needs " + mib(blocks_per_seq * bytes_per_block) +
           "; lower --max-model-len, or raise --gpu-memory-utilization if the GPU has more to give");
   }
-  num_blocks = std::min<int64_t>(num_blocks, INT32_MAX / options.block_size);  // slots are 32-bit
+  num_blocks = std::min<int64_t>(num_blocks, INT32_MAX / std::max(options.block_size, options.lent_tokens));  // slots are 32-bit
   // A pool that was asked for by number may use all free memory.
   const int64_t most = options.num_blocks_override > 0 || options.kv_cache_bytes > 0
                            ? use.free_bytes - use.reserved_bytes - options.cuda.draft_bytes

@@ -88,6 +88,7 @@ void describe(const ModelConfig& config, const LoadOptions& options, const CudaD
   info->verifies_trees = !config.has_states();
   info->copies_blocks = info->runs_first_layers = info->scores_prompts = true;
   info->has_mtp = config.mtp.is_used;
+  info->draft_block_bytes = options.draft_block_bytes, info->lent_tokens = options.lent_tokens;
 }
 
 }  // namespace llmb

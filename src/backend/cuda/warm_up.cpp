@@ -70,6 +70,17 @@ StepPlan decode_plan(const ModelConfig& config, const LoadOptions& options, int3
   return first_tokens(config, options, num_layer_groups, num_seqs, 1, SampleRow());
 }
 
+void tune_products(const StepPlan& plan, int32_t rows, bool has_mtp, CudaOps& ops, Transformer& transformer,
+                   cudaStream_t stream) {
+  ops.set_step(ops.stage().upload(ops.in_slices(plan), {rows, rows, rows}, stream), {});
+  ops.resolve_step();
+  ops.set_tuning(true);
+  transformer.forward(rows, rows);
+  if (has_mtp) transformer.forward_mtp(rows, rows);
+  ops.set_tuning(false);
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+}
+
 int32_t num_blocks_of(const StepPlan& plan) { return static_cast<int32_t>(plan.block_ids.size()); }
 
 MachineLimits measure_device(DType dtype, cudaStream_t stream) try {

@@ -7,8 +7,10 @@
 #include <cstdint>
 
 #include "backend/backend.h"
+#include "backend/cuda/cuda_ops.h"
 #include "core/model_config.h"
 #include "core/step_plan.h"
+#include "model/transformer.h"
 
 namespace llmb {
 
@@ -17,6 +19,10 @@ StepPlan worst_case_plan(const ModelConfig& config, const LoadOptions& options, 
 
 // num_seqs sequences of one token each.
 StepPlan decode_plan(const ModelConfig& config, const LoadOptions& options, int32_t num_seqs, int32_t num_layer_groups);
+
+// Chooses the matrix products' algorithms for decode steps of this many rows, such as `plan`. Throws CudaError
+void tune_products(const StepPlan& plan, int32_t rows, bool has_mtp, CudaOps& ops, Transformer& transformer,
+                   cudaStream_t stream);
 
 // Blocks 0 … n - 1 are what the plans above use.
 int32_t num_blocks_of(const StepPlan& plan);
