@@ -1,7 +1,7 @@
-// add: residual += factor * delta; add_columns: the same of rows. sum: of several arrays, in their order. scale:
-// x = factor * x. softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x is brought into [-limit, limit]. add_gated: x += e(gate) * y, e the
-// logistic function. grow_queries: q grows with its position (core/model_config.h). Each element depends on its own
-// inputs alone; NaN stays NaN.
+// add: residual += factor * delta; add_columns: the same of rows. sum: of several arrays, in their order. scale: x =
+// factor * x. softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x is brought into [-limit, limit]. add_gated: x +=
+// e(gate) * y, e the logistic function. grow_queries: q grows with its position (core/model_config.h). Each element
+// depends on its own inputs alone; NaN stays NaN.
 #pragma once
 
 #include <cstdint>

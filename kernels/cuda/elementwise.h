@@ -1,7 +1,7 @@
 // add: residual += factor * delta; out = residual. add_columns: x += factor * y, of rows of y. scale: x = factor * x.
-// add_scaled: residual = factor * (residual + delta). softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x is brought into [-limit, limit]. add_gated: x += e(gate) *
-// y, e the logistic function. multiply_by_gate: x = x * f(gate). grow_queries: q grows with its position
-// (core/model_config.h). Elementwise in fp32, rounded once; NaN stays NaN.
+// add_scaled: residual = factor * (residual + delta). softcap: x = cap * tanh(x / cap) (Gemma 2). clamp: x is brought
+// into [-limit, limit]. add_gated: x += e(gate) * y, e the logistic function. multiply_by_gate: x = x * f(gate).
+// grow_queries: q grows with its position (core/model_config.h). Elementwise in fp32, rounded once; NaN stays NaN.
 #pragma once
 
 #include <cuda_runtime.h>
