@@ -274,6 +274,13 @@ void Engine::begin_step(double now_ms) {
     if (const auto at = active_.find(entry.seq); at != active_.end()) at->second->mark_scheduled(now_ms);
 }
 
+// The share of a pipeline's stages that work while plans are in flight. So much of the time between the ends of two
+// steps is what a stage takes of one, however many plans there are.
+double Engine::share_of_stages() const {
+  const int32_t num_stages = options_.scheduler.num_alternating;
+  return static_cast<double>(std::min<int64_t>(num_submitted_ - num_finished_, num_stages)) / num_stages;
+}
+
 Status Engine::finish_step() {
   begin_masks_ahead();
   const Status status = backend_.wait(&output_);
@@ -283,6 +290,7 @@ Status Engine::finish_step() {
     return status;
   }
   const double now_ms = clock_.now_ms();
+  const double stage_share = share_of_stages();
   StepPlan& plan = plans_[num_finished_++ % kMaxAlternatingPlans];  // at once: what follows may throw
   if (options_.proposer != nullptr) options_.proposer->see_drafts(&plan);
   StepFacts facts = {now_ms - start_ms_, now_ms - step_begin_ms_, gap_ms_, work_.add_step(plan)};
@@ -295,8 +303,8 @@ Status Engine::finish_step() {
   scheduler_.apply(plan, output_, &updates_);
   const double step_ms = output_.device_ms > 0 ? output_.device_ms : now_ms - step_begin_ms_;
   if (options_.step_cost != nullptr)
-    options_.step_cost->observe(plan.num_tokens(), static_cast<double>(num_context_tokens(plan)), step_ms, gap_ms_,
-                                num_attended_pairs(plan));
+    options_.step_cost->observe(plan.num_tokens(), static_cast<double>(num_context_tokens(plan)),
+                                step_ms * stage_share, gap_ms_, num_attended_pairs(plan));
   if (options_.proposer != nullptr) options_.proposer->on_step(plan, output_, step_ms, gap_ms_);
   gap_ms_ = 0;
   idle_since_ms_ = now_ms;

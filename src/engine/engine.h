@@ -85,6 +85,7 @@ class Engine {
   bool may_fill_batch() const;
   Status submit_steps();
   int64_t max_plans_in_flight() const;
+  double share_of_stages() const;
   void add_mask_row(SeqId seq);
   void find_masks();
   void begin_masks_ahead();

@@ -24,6 +24,8 @@ void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
   outlook.num_rows = num_rows;
   outlook.num_in_flight = num_in_flight_;
   outlook.alternates = alternates();
+  outlook.num_alternating = config_.num_alternating;
+  outlook.num_running = num_running();
   for (const Sequence* sequence : running_) {
     const bool is_unseen = sequence->num_in_flight > 0 && is_planned(*sequence);
     outlook.num_unseen += is_unseen;

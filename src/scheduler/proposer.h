@@ -36,6 +36,8 @@ struct PlanOutlook {
   int32_t num_unseen = 0;     // of these, behind a token of the plan in flight
   int32_t num_in_flight = 0;  // plans
   bool alternates = false;    // those have none of these sequences, whether or not there are drafts
+  int32_t num_alternating = 1;  // plans that do so, or would but for forms_one_plan()
+  int32_t num_running = 0;      // sequences
   // Running sequences that compute nothing but the last token that the plan in flight gives them.
   std::span<const Sequence* const> behind = {};
   int64_t step = 0;  // its number
@@ -59,6 +61,8 @@ class Proposer {
   virtual bool must_see(const Sequence& sequence) const = 0;
   // Whether everything must be seen: nothing is planned ahead, so that no sequence falls out of step with the others.
   virtual bool must_see_all() const { return false; }
+  // Whether drafts need a backend with nothing in flight: then one plan has all sequences, where plans alternate, too.
+  virtual bool forms_one_plan() const { return false; }
 
   // Puts the drafts that only the device knew (core/drafted_tokens.h) into a plan that has run, before it is looked at.
   // One whose token cannot be had stays as it is.

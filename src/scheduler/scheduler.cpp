@@ -69,7 +69,8 @@ std::variant<SeqId, RequestError> Scheduler::add(std::shared_ptr<const Request> 
 bool Scheduler::schedule(double now_ms, bool more_may_arrive, StepPlan* plan) {
   LLMB_CHECK_MSG(num_in_flight_ < max_plans_in_flight(), "too many plans are in flight");
   plan->clear();
-  if (num_in_flight_ > 0 && must_see_all()) return false;
+  forms_one_plan_ = proposer_ != nullptr && proposer_->forms_one_plan();
+  if (num_in_flight_ > 0 && (forms_one_plan_ || must_see_all())) return false;
   now_ms_ = now_ms;
   waiting_.update_ranks(now_ms);
   do plan_step(now_ms, more_may_arrive, plan);

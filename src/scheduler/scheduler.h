@@ -51,7 +51,8 @@
 //    Proposer::must_see). So does one that is to be demoted, which must not be in flight by then.
 //  - Where plans alternate (num_alternating, for stages of a pipeline), so many are in flight, none of which follows
 //    another: whoever is in flight sits out, and a plan holds its part of the sequences at most, those that join
-//    included, so that the next ones have the others. Everybody in it is seen.
+//    included, so that the next ones have the others. Everybody in it is seen. While the proposer needs an idle backend
+//    (Proposer::forms_one_plan) all are in one plan, the only one in flight.
 //  - Else where the proposer must see all, there is no plan ahead. Nor is there where too many of the running sequences have
 //    constraints: one that sits out gets every second step only (set_constrained_wait_alone).
 // A sequence that turns out to have ended is ignored in the plan in flight. Its blocks are free at once, as backends
@@ -234,7 +235,7 @@ class Scheduler {
   void plan_step(double now_ms, bool more_may_arrive, StepPlan* plan);
   WaitingLine waiting_line() const;
   bool schedule_running(int32_t* token_budget, StepPlan* plan);
-  bool alternates() const { return config_.num_alternating > 1; }
+  bool alternates() const { return config_.num_alternating > 1 && !forms_one_plan_; }
   // A plan's part of so many sequences.
   int64_t part_of_plan(int64_t num_sequences) const {
     return alternates() ? ceil_div(num_sequences, config_.num_alternating) : INT64_MAX;
@@ -357,7 +358,8 @@ class Scheduler {
   double now_ms_ = 0;  // of the newest call that named it
   SeqId next_id_ = 0;
   int64_t next_step_ = 0;
-  int32_t num_in_flight_ = 0;  // plans scheduled and not yet applied
+  int32_t num_in_flight_ = 0;    // plans scheduled and not yet applied
+  bool forms_one_plan_ = false;  // as the proposer said when the newest plan was begun
   int32_t num_ending_ = 0;     // of running_: end with the plan in flight
   std::optional<bool> constrained_wait_alone_;  // as it was set
   int64_t num_preemptions_total_ = 0;

@@ -51,6 +51,8 @@ class Drafter {
   virtual bool guesses_behind(const Sequence& /*sequence*/) const { return false; }
   // While a step runs on the device it may guess for sequences that have nothing in flight: it needs no device itself.
   virtual bool guesses_while_steps_run() const { return false; }
+  // It computes on the target's backend, which must have nothing in flight then.
+  virtual bool needs_idle_target() const { return false; }
   // Time spent in draft() since the last call on reading prompts, on which later guesses build, too.
   virtual double take_invested_ms() { return 0; }
 

@@ -58,6 +58,7 @@ class LayersDrafter final : public Drafter {
     return std::max(kUnknownMs, cost_.ms(num_sequences));
   }
   bool guesses_behind(const Sequence& sequence) const override;
+  bool needs_idle_target() const override { return own_queue_ == nullptr; }
   void see_drafts(std::span<TokenId> tokens) override;
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
   void forget(const Sequence& sequence) override { acceptance_of_.erase(sequence.id); }

@@ -51,6 +51,7 @@ class MedusaDrafter final : public Drafter {
   double ms_per_token(int32_t num_sequences) const override {
     return std::max(kUnknownMs, cost_.ms(num_sequences) / num_heads_);
   }
+  bool needs_idle_target() const override { return own_queue_ == nullptr; }
   void see_drafts(std::span<TokenId> tokens) override;
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
   void see(const StepPlan& plan, const StepOutput& output) override;

@@ -11,15 +11,24 @@ namespace llmb {
 
 Speculator::Speculator(const SpeculatorOptions& options, std::vector<std::unique_ptr<Drafter>> drafters,
                        const StepCost& cost, const Clock& clock)
-    : options_(options), drafters_(std::move(drafters)), cost_(cost), clock_(clock), switch_(cost.is_known()) {
+    : options_(options), drafters_(std::move(drafters)), cost_(cost), clock_(clock), switch_(cost.is_known()),
+      needs_idle_target_(std::ranges::any_of(drafters_, [](const auto& d) { return d->needs_idle_target(); })) {
   LLMB_CHECK(!drafters_.empty() && drafters_.size() <= static_cast<size_t>(kMaxDrafters));
   for (const auto& drafter : drafters_) metrics_.drafters.push_back({.name = drafter->name()});
   num_passed_over_.resize(drafters_.size());
 }
 
+// Where fewer plans than stages are in flight a step takes as long as several stages.
+Speculator::Stages Speculator::stages_of(const PlanOutlook& outlook) {
+  const int32_t num_plans = std::clamp(outlook.num_running, 1, outlook.num_alternating);
+  if (!outlook.alternates) return {static_cast<double>(outlook.num_alternating), num_plans};
+  return {static_cast<double>(outlook.num_alternating) / num_plans, 1};
+}
+
 void Speculator::begin_plan(const PlanOutlook& outlook) {
   Planned& planned = planned_[outlook.num_in_flight];
   planned = {};
+  planned.stages = stages_ = stages_of(outlook);
   planned.is_ahead = outlook.num_in_flight > 0 && !outlook.alternates;
   plans_ahead_ |= planned.is_ahead;
   num_giving_ = static_cast<int32_t>(outlook.decoding.size()) + outlook.num_unseen;
@@ -54,7 +63,7 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
   planned.drafting_ms = took_ms;
   planned.draft_ms = std::max(took_ms - now_invested_ms, unseen_ms);
   invested_ms_ += now_invested_ms;
-  switch_.invest(now_invested_ms / std::max(1e-6, cost_.ms(outlook.num_rows)));
+  switch_.invest(now_invested_ms / std::max(1e-6, ms(outlook.num_rows)));
   metrics_.predicted_saved_ms -= now_invested_ms;
   metrics_.measured_saved_ms -= now_invested_ms;
 }
@@ -96,17 +105,17 @@ Speculator::Alone Speculator::guesses_worth_waiting(const PlanOutlook& outlook) 
     if (const auto at = choices_.find(sequence->id); at != choices_.end())
       by_expected.emplace_back(-at->second.guess.expected(), sequence->id);
   std::sort(by_expected.begin(), by_expected.end());
-  const double step_ms = cost_.ms(outlook.num_rows), ms_per_token = step_ms / std::max(1, num_giving_);
+  const double step_ms = ms(outlook.num_rows), ms_per_token = step_ms / std::max(1, num_giving_);
   int32_t most = options_.max_step_tokens;
   if (switch_.is_trial())  // what is expected may be wrong
-    while (most > 1 + num_giving_ / 8 && cost_.ms(outlook.num_rows + most) > step_ms * 9 / 8) --most;
+    while (most > 1 + num_giving_ / 8 && ms(outlook.num_rows + most) > step_ms * 9 / 8) --most;
   Alone alone;
   for (const auto& [negative, seq] : by_expected) {
     Guess guess = choices_.at(seq).guess;
     guess.keep_first(most - alone.num_tokens);
     const double expected = guess.expected();
     const int32_t num_rows = outlook.num_rows + alone.num_tokens;
-    if ((expected - 1) * ms_per_token <= cost_.ms(num_rows + guess.size()) - cost_.ms(num_rows)) break;
+    if ((expected - 1) * ms_per_token <= ms(num_rows + guess.size()) - ms(num_rows)) break;
     if (switch_.is_trial() && 8 * static_cast<int32_t>(alone.guesses.size()) > num_giving_) break;
     alone.num_tokens += guess.size();
     alone.expected += expected;
@@ -126,9 +135,9 @@ bool Speculator::is_faster(const Alone& alone, const PlanOutlook& outlook) const
       num_tokens += at->second.guess.size();
     }
   const auto num_alone = static_cast<int32_t>(alone.guesses.size());
-  const double together_ms = cost_.ms(outlook.num_rows + num_tokens) + gap_together_ms_;
-  const double alone_ms = cost_.ms(outlook.num_rows + alone.num_tokens) +
-                          cost_.ms(std::max(1, outlook.num_rows - num_alone)) + gap_together_ms_ / 16;
+  const double together_ms = ms(outlook.num_rows + num_tokens) + gap_together_ms_;
+  const double alone_ms = ms(outlook.num_rows + alone.num_tokens) +
+                          ms(std::max(1, outlook.num_rows - num_alone)) + gap_together_ms_ / 16;
   return (2 * num_giving_ + alone.expected - num_alone) * together_ms > (num_giving_ + expected) * alone_ms;
 }
 
@@ -191,11 +200,11 @@ Speculator::Worth Speculator::worth(const std::vector<double>& probabilities, in
                                     double host_ms) const {
   const auto most = static_cast<int32_t>(probabilities.size());
   double given = num_giving_;
-  Worth best = {0, given, 1};
-  const double rate_without = given / std::max(1e-6, cost_.hopeful_ms(num_rows));
+  const double rate_without = given / std::max(1e-6, hopeful_ms_without(num_rows));
+  Worth best = {0, given, given / std::max(1e-6, hopeful_ms(num_rows)) / rate_without};
   for (int32_t count = 1; count <= most; ++count) {
     given += share_accepted * probabilities[count - 1];
-    const double gain = given / std::max(1e-6, cost_.hopeful_ms(num_rows + count) + host_ms) / rate_without;
+    const double gain = given / std::max(1e-6, hopeful_ms(num_rows + count) + host_ms) / rate_without;
     if (gain > best.gain) best = {count, given, gain};
   }
   return best;
@@ -227,6 +236,7 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
   }
   goes_behind_ = will_go_behind_;
   const Planned planned = planned_[0];
+  stages_ = planned.stages;
   std::shift_left(planned_.begin(), planned_.end(), 1);
   const auto num_accepted = static_cast<double>(std::exchange(num_accepted_, 0));
   if (num_sequences == 0) return;
@@ -246,20 +256,20 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
   // Without drafts nobody would sit out.
   const int32_t num_without = num_sequences + planned.num_sitting_out;
   const double added_ms =
-      cost_.ms(plan.num_tokens()) - cost_.ms(plan.num_tokens() - num_drafts + planned.num_sitting_out);
+      ms(plan.num_tokens()) - ms_without(plan.num_tokens() - num_drafts + planned.num_sitting_out);
   // More would be an accident: something else had the processor.
   const double host_ms = std::clamp(gap_ms - planned.drafting_ms - gap_without_ms_, 0.0, step_ms);
   const double charged_ms = invested_ms_ / 64;
   invested_ms_ -= charged_ms;
   const double gap_cost_ms = host_ms + planned.draft_ms;
   // An accepted token saves its sequence a step, and so a row's share of one.
-  const double without_ms = cost_.ms(num_without), ms_per_token = without_ms / num_without;
+  const double without_ms = ms_without(num_without), ms_per_token = without_ms / num_without;
   const double gained_ms = ms_per_token * (num_accepted - planned.num_sitting_out);
   if (num_drafts > 0) ++metrics_.num_steps;
   if (num_drafts > 0 || planned.num_sitting_out > 0) {
     metrics_.predicted_saved_ms +=
         ms_per_token * (planned.expected - planned.num_sitting_out) - added_ms - gap_cost_ms;
-    metrics_.measured_saved_ms += gained_ms - (step_ms - cost_.ms(plan.num_tokens()) + added_ms) - gap_cost_ms;
+    metrics_.measured_saved_ms += gained_ms - (step_ms - ms(plan.num_tokens()) + added_ms) - gap_cost_ms;
   }
   if (!is_on()) return;  // since the plan was made
   const double gain = (gained_ms - added_ms - without_accident(gap_cost_ms) - charged_ms) / std::max(1e-6, without_ms);

@@ -59,6 +59,7 @@ class Speculator final : public Proposer {
   void propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) override;
   bool must_see(const Sequence& sequence) const override { return !goes_behind_ && in_flight_.contains(sequence.id); }
   bool must_see_all() const override { return is_on() && num_alone_left_ == 0 && !goes_behind_; }
+  bool forms_one_plan() const override { return is_on() && needs_idle_target_; }
   void see_drafts(StepPlan* plan) override;
   void on_verified(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) override;
   void on_end(const Sequence& sequence) override;
@@ -75,6 +76,11 @@ class Speculator final : public Proposer {
     double urgency = 1;
     int64_t step = 0;  // that verifies it
   };
+  // Where plans go through stages of a pipeline the cost is what one stage takes.
+  struct Stages {
+    double per_step = 1;    // as many of these a step takes
+    int32_t num_plans = 1;  // in which the plan's rows would be without drafts, all in flight
+  };
   // A plan that has not run yet.
   struct Planned {
     bool is_on = false, is_ahead = false;
@@ -82,6 +88,7 @@ class Speculator final : public Proposer {
     double expected = 0;                   // drafts to be accepted
     double promise = 0;                    // of a trial's step, see SpeculationSwitch::add()
     int32_t num_sitting_out = 0;           // sequences
+    Stages stages;
   };
   // Guesses of sequences that sit out every second plan for them.
   struct Alone {
@@ -98,6 +105,15 @@ class Speculator final : public Proposer {
   };
 
   bool is_on() const { return options_.drafts_always || switch_.is_on(); }
+  static Stages stages_of(const PlanOutlook& outlook);
+  // A step of so many rows, and as many rows without drafts.
+  double ms(int32_t num_rows) const { return stages_.per_step * cost_.ms(num_rows); }
+  double hopeful_ms(int32_t num_rows) const { return stages_.per_step * cost_.hopeful_ms(num_rows); }
+  double ms_without(int32_t num_rows) const { return ms(rows_without(num_rows)); }
+  double hopeful_ms_without(int32_t num_rows) const { return hopeful_ms(rows_without(num_rows)); }
+  int32_t rows_without(int32_t num_rows) const {
+    return static_cast<int32_t>(ceil_div(num_rows, stages_.num_plans));
+  }
   void begin_choices(const PlanOutlook& outlook);
   int32_t num_sitting_out(const PlanOutlook& outlook) const;
   bool may_pay(const PlanOutlook& outlook);
@@ -138,6 +154,8 @@ class Speculator final : public Proposer {
   const StepCost& cost_;
   const Clock& clock_;
   SpeculationSwitch switch_;
+  const bool needs_idle_target_;
+  Stages stages_;  // of the plan that is made, or has run
   SpeculationMetrics metrics_;
   std::vector<const Sequence*> candidates_;    // for guesses in the plan that is made
   std::unordered_map<SeqId, Choice> choices_;  // for it

@@ -85,7 +85,7 @@ void Speculator::draft(Drafter& drafter, DraftLimits limits) {
   limits.plan = step_, limits.num_in_flight = num_in_flight_, limits.lender = lender_;
   if (!limits.is_trial || !drafter.guesses_one_by_one())
     return drafter.draft(sequences, limits, guesses_);
-  trial_.left_ms += cost_.ms(num_giving_) / 8;
+  trial_.left_ms += ms(num_giving_) / 8;
   for (size_t i = 0; i < sequences.size() && (i == 0 || trial_.left_ms > 0); ++i) {
     const double begin_ms = clock_.now_ms();
     drafter.draft(sequences.subspan(i, 1), limits, std::span(guesses_).subspan(i, 1));
@@ -100,9 +100,9 @@ void Speculator::draft(Drafter& drafter, DraftLimits limits) {
 Speculator::Asking Speculator::worth_asking(double ms_per_token, double acceptance, int32_t num_rows, const Worth& base,
                                             double share) const {
   const auto count = static_cast<int32_t>(asked_.size());
-  const double rate_without = num_giving_ / std::max(1e-6, cost_.hopeful_ms(num_rows));
+  const double rate_without = num_giving_ / std::max(1e-6, hopeful_ms_without(num_rows));
   num_rows += base.count;
-  double ms_before = cost_.hopeful_ms(num_rows) + seeing_all_ms(), right = 1, given = base.given;
+  double ms_before = hopeful_ms(num_rows) + seeing_all_ms(), right = 1, given = base.given;
   double drafting_ms = 0, verified = 1, rows = num_rows;
   double best_rate = given / std::max(1e-6, ms_before);
   Asking best;
@@ -111,7 +111,7 @@ Speculator::Asking Speculator::worth_asking(double ms_per_token, double acceptan
     drafting_ms += ms_per_token * (1 - std::pow(1 - verified, count));  // while one of them goes on
     given += count * (right *= share * acceptance);
     rows += count * (verified *= share);
-    const double ms = cost_.hopeful_ms(static_cast<int32_t>(std::lround(rows))) + seeing_all_ms() + drafting_ms;
+    const double ms = hopeful_ms(static_cast<int32_t>(std::lround(rows))) + seeing_all_ms() + drafting_ms;
     const double rate = given / std::max(1e-6, ms);
     if (rate > best_rate) best.limits = {tokens, rate * (ms - ms_before) / count}, best_rate = rate;
     ms_before = ms;

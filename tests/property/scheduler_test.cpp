@@ -195,6 +195,7 @@ TEST_CASE("plans that alternate, for stages of a pipeline: as many in flight as 
     }
     TestRng rng(seed ^ 0x737461676573);
     workload.config.num_alternating = rng.between(2, rng.chance(0.1) ? 16 : 5);
+    if (rng.chance(0.3)) workload.proposer.idle_rate = rng.chance(0.1) ? 1 : 0.1;
     const WorkloadOutcome outcome = run_workload(workload);
     REQUIRE_MESSAGE(outcome.error.empty(), outcome.error);
     CHECK(outcome.most_in_flight <= workload.config.num_alternating);

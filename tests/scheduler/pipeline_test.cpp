@@ -33,8 +33,12 @@ class Pipeline {
  public:
   // num_in_flight: plans at most. layers: of each stage, where they differ; head_layers: as many layers' work as the
   // last one's head makes of a row
-  Pipeline(int32_t num_stages, int32_t num_in_flight, std::vector<int64_t> layers = {}, double head_layers = 0)
-      : layers_(std::move(layers)), head_layers_(head_layers), ends_ms_(static_cast<size_t>(num_stages)) {
+  Pipeline(int32_t num_stages, int32_t num_in_flight, std::vector<int64_t> layers = {}, double head_layers = 0,
+           Proposer* proposer = nullptr)
+      : proposer_(proposer),
+        layers_(std::move(layers)),
+        head_layers_(head_layers),
+        ends_ms_(static_cast<size_t>(num_stages)) {
     LedgerOptions ledger;
     ledger.max_plans_in_flight = plans_in_flight_of(num_in_flight);
     backend_ = make_ledger_backend(ledger);
@@ -49,7 +53,7 @@ class Pipeline {
     config.max_num_batched_tokens = 1024;
     config.num_blocks = kNumBlocks;
     config.num_alternating = num_in_flight;
-    scheduler_ = std::make_unique<Scheduler>(config);
+    scheduler_ = std::make_unique<Scheduler>(config, proposer);
   }
 
   PipelineRun run(int32_t num_requests, int32_t num_prompt_tokens, int32_t num_answer_tokens) {
@@ -72,6 +76,7 @@ class Pipeline {
       now_ms_ = plan_ends_ms_[num_finished % kMaxAlternatingPlans];
       LLMB_CHECK(backend_->wait(&output).ok());
       scheduler_->apply(plans_[num_finished++ % kMaxAlternatingPlans], output, &updates);
+      if (proposer_ != nullptr) proposer_->on_step(StepPlan(), output, 0, 0);
     }
     result.ms = now_ms_;
     result.idle_share = 1 - busy_ms_ / (now_ms_ * static_cast<double>(ends_ms_.size()));
@@ -92,6 +97,7 @@ class Pipeline {
     return end_ms;
   }
 
+  Proposer* const proposer_;
   const std::vector<int64_t> layers_;  // [num_stages], or empty: one each
   const double head_layers_;
 
@@ -101,6 +107,27 @@ class Pipeline {
   std::array<double, kMaxAlternatingPlans> plan_ends_ms_ = {};
   std::vector<double> ends_ms_;  // [num_stages]
   double now_ms_ = 0, busy_ms_ = 0;
+};
+
+// Drafts nothing, but needs a backend with nothing in flight for a while.
+class IdleProposer final : public Proposer {
+ public:
+  void begin_plan(const PlanOutlook& outlook) override {
+    CHECK(outlook.num_alternating == 4);
+    CHECK(outlook.alternates == !forms_one_plan());
+    if (outlook.alternates && num_steps >= 40) most_after = std::max(most_after, outlook.num_in_flight + 1);
+    if (outlook.alternates) return;
+    CHECK(outlook.num_in_flight == 0);
+    most_decoding = std::max(most_decoding, outlook.decoding.size());
+    ++num_whole;
+  }
+  void propose(const Sequence&, int32_t, Drafts*) override {}
+  bool must_see(const Sequence&) const override { return false; }
+  bool forms_one_plan() const override { return num_steps >= 20 && num_steps < 40; }
+  void on_step(const StepPlan&, const StepOutput&, double, double) override { ++num_steps; }
+
+  int32_t num_steps = 0, num_whole = 0, most_after = 0;
+  size_t most_decoding = 0;
 };
 
 }  // namespace
@@ -154,6 +181,15 @@ TEST_CASE("stages that are balanced for the steps that take most of the time are
                          << " %, time x " << after.ms / before.ms);
       CHECK(after.ms <= before.ms);
     }
+}
+
+TEST_CASE("while a proposer needs an idle backend one plan has all sequences, then there are as many plans as before") {
+  IdleProposer proposer;
+  const PipelineRun run = Pipeline(4, 4, {}, 0, &proposer).run(kMaxNumSeqs, 15, 40);
+  CHECK(run.most_in_flight == 4);
+  CHECK((proposer.num_whole >= 15 && proposer.num_whole <= 20));  // three others were in flight
+  CHECK(proposer.most_decoding == kMaxNumSeqs);
+  CHECK(proposer.most_after == 4);
 }
 
 TEST_CASE("fewer sequences than stages: a plan each") {

@@ -1,11 +1,19 @@
 #include "tests/support/scripted_proposer.h"
 
+#include "base/check.h"
+
 namespace llmb::test {
 
 const std::vector<TokenId>& ScriptedProposer::answer(const Sequence& sequence) {
   const auto [at, is_new] = answers_.try_emplace({sequence.request.get(), sequence.choice});
   if (is_new) at->second = answer_(*sequence.request, sequence.choice);
   return at->second;
+}
+
+// It may change its mind while a plan is made, which is made as it was begun.
+void ScriptedProposer::begin_plan(const PlanOutlook& outlook) {
+  LLMB_CHECK(!needs_idle_ || (outlook.num_in_flight == 0 && !outlook.alternates));
+  needs_idle_ = idle_rng_.chance(script_.idle_rate);
 }
 
 void ScriptedProposer::propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) {

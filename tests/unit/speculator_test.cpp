@@ -21,6 +21,7 @@ namespace {
 // Drafts whatever, and claims to be sure of it.
 class BoastfulDrafter final : public Drafter {
  public:
+  explicit BoastfulDrafter(bool needs_idle = false) : needs_idle_(needs_idle) {}
   std::string name() const override { return "boastful"; }
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override {
     for (size_t i = 0; i < sequences.size(); ++i)
@@ -31,8 +32,12 @@ class BoastfulDrafter final : public Drafter {
       if (verdicts[i] != Verdict::kUnknown) learned.add(verdicts[i] == Verdict::kRight);
   }
   void forget(const Sequence&) override {}
+  bool needs_idle_target() const override { return needs_idle_; }
 
   Acceptance learned{0.9};
+
+ private:
+  const bool needs_idle_;
 };
 
 // Takes a millisecond for each sequence, and finds nothing.
@@ -147,13 +152,14 @@ class DelayedDrafter final : public Drafter {
 
 using llmb::test::simulate;
 
-Simulated simulate(int32_t batch, int32_t num_steps, double right_rate, const std::function<double(int32_t)>& cost) {
+Simulated simulate(int32_t batch, int32_t num_steps, double right_rate, const std::function<double(int32_t)>& cost,
+                   int32_t num_stages = 1) {
   const VirtualClock clock;
   std::vector<std::unique_ptr<Drafter>> drafters;
-  drafters.push_back(std::make_unique<BoastfulDrafter>());
+  drafters.push_back(std::make_unique<BoastfulDrafter>(num_stages > 1));
   StepCost learned;
   Speculator speculator({}, std::move(drafters), learned, clock);
-  return simulate(batch, num_steps, right_rate, cost, &speculator, &learned);
+  return simulate(batch, num_steps, right_rate, cost, &speculator, &learned, num_stages);
 }
 
 double steep(int32_t rows) { return 0.1 + 0.1 * rows; }
@@ -185,6 +191,25 @@ TEST_CASE("a drafter that is right pays where rows are cheap, and costs less tha
       const double on_steep = simulate(batch, 4000, 0, steep, nullptr).ms_per_token() /
                               simulate(batch, 4000, right_rate, steep).ms_per_token();
       CHECK_MESSAGE(on_steep >= 0.985, "batch " << batch << ", " << right_rate << ": " << on_steep);
+    }
+}
+
+// Each stage takes cost(rows). Drafts are had while all sequences are in one plan, which goes through all stages alone;
+// without them as many plans as stages share the sequences, and one ends in each stage's time.
+TEST_CASE("over stages a drafter that needs them idle pays where it beats plans that share them, and only there") {
+  const auto rows_cost = [](int32_t rows) { return 10.0 + rows; };  // and every tenth step four times that
+  for (const int32_t num_stages : {2, 4})
+    for (const int32_t batch : {1, 8, 16, 64}) {
+      CAPTURE(num_stages);
+      CAPTURE(batch);
+      const int32_t num_plans = std::min(batch, num_stages);
+      const auto ms_without = [&](const auto& cost) { return 1.3 * num_stages * cost(batch / num_plans) / batch; };
+      for (const double right_rate : {0.0, 0.5, 0.9}) {
+        const double ms = simulate(batch, 6000, right_rate, rows_cost, num_stages).ms_per_token();
+        CHECK_MESSAGE(ms_without(rows_cost) / ms >= 0.97, right_rate << ": " << ms_without(rows_cost) / ms);
+      }
+      const double rate = ms_without(flat) / simulate(batch, 6000, 0.9, flat, num_stages).ms_per_token();
+      CHECK_MESSAGE(rate > 1.5, rate);
     }
 }
 

@@ -113,9 +113,6 @@ class FirstRank final : public RankedBackend {
     LLMB_RETURN_IF_ERROR(status_of_call([&] { blocks_ = agree_on_blocks(*context_, local_->info()); }));
     info_ = local_->info();
     info_.block_bytes = blocks_.all().block, info_.state_bytes = blocks_.all().state;
-    // Where the model drafts for itself it is asked with nothing in flight: stages work at one plan at a time.
-    const bool drafts = options.drafting_layers > 0 || !options.heads_dir.empty() || config.mtp.is_used;
-    if (context_->part.num_stages > 1 && drafts) info_.max_plans_in_flight = 1;
     info_.device = std::to_string(context_->part.num_ranks()) + " ranks of " + info_.device;
     return {};
   }
