@@ -259,6 +259,7 @@ Status Engine::submit_steps() {
     const double now_ms = clock_.now_ms();
     host_ms_ += (now_ms - idle_since_ms_ - host_ms_) / 16;
     LLMB_RETURN_IF_ERROR(backend_.submit(plan));
+    submitted_ms_[num_submitted_ % kMaxAlternatingPlans] = now_ms;
     if (num_submitted_++ == num_finished_) {
       gap_ms_ = now_ms - idle_since_ms_;
       begin_step(now_ms);
@@ -274,11 +275,12 @@ void Engine::begin_step(double now_ms) {
     if (const auto at = active_.find(entry.seq); at != active_.end()) at->second->mark_scheduled(now_ms);
 }
 
-// The share of a pipeline's stages that work while plans are in flight. So much of the time between the ends of two
-// steps is what a stage takes of one, however many plans there are.
-double Engine::share_of_stages() const {
+// The time that a stage of a pipeline took for the oldest step in flight, which ends now. While each stage has a plan, one
+// ends in that time; while there are fewer, a plan goes through all stages without waiting, and ends come in groups.
+double Engine::stage_ms(double step_ms, double now_ms) const {
   const int32_t num_stages = options_.scheduler.num_alternating;
-  return static_cast<double>(std::min<int64_t>(num_submitted_ - num_finished_, num_stages)) / num_stages;
+  if (num_submitted_ - num_finished_ >= num_stages) return step_ms;
+  return (now_ms - submitted_ms_[num_finished_ % kMaxAlternatingPlans]) / num_stages;
 }
 
 Status Engine::finish_step() {
@@ -290,7 +292,8 @@ Status Engine::finish_step() {
     return status;
   }
   const double now_ms = clock_.now_ms();
-  const double stage_share = share_of_stages();
+  const double step_ms = output_.device_ms > 0 ? output_.device_ms : now_ms - step_begin_ms_;
+  const double learned_ms = stage_ms(step_ms, now_ms);
   StepPlan& plan = plans_[num_finished_++ % kMaxAlternatingPlans];  // at once: what follows may throw
   if (options_.proposer != nullptr) options_.proposer->see_drafts(&plan);
   StepFacts facts = {now_ms - start_ms_, now_ms - step_begin_ms_, gap_ms_, work_.add_step(plan)};
@@ -301,10 +304,9 @@ Status Engine::finish_step() {
   metrics_.num_adapter_reads = gate_.num_reads();
   metrics_.num_evictions = scheduler_.num_evictions();
   scheduler_.apply(plan, output_, &updates_);
-  const double step_ms = output_.device_ms > 0 ? output_.device_ms : now_ms - step_begin_ms_;
   if (options_.step_cost != nullptr)
     options_.step_cost->observe(plan.num_tokens(), static_cast<double>(num_context_tokens(plan)),
-                                step_ms * stage_share, gap_ms_, num_attended_pairs(plan));
+                                learned_ms, gap_ms_, num_attended_pairs(plan));
   if (options_.proposer != nullptr) options_.proposer->on_step(plan, output_, step_ms, gap_ms_);
   gap_ms_ = 0;
   idle_since_ms_ = now_ms;

@@ -85,7 +85,7 @@ class Engine {
   bool may_fill_batch() const;
   Status submit_steps();
   int64_t max_plans_in_flight() const;
-  double share_of_stages() const;
+  double stage_ms(double step_ms, double now_ms) const;
   void add_mask_row(SeqId seq);
   void find_masks();
   void begin_masks_ahead();
@@ -120,6 +120,7 @@ class Engine {
   int64_t num_submitted_ = 0, num_finished_ = 0;  // steps; those between are in flight
   std::unordered_map<SeqId, std::shared_ptr<ActiveRequest>> active_;
   std::array<StepPlan, kMaxAlternatingPlans> plans_;  // step i in entry i % size
+  std::array<double, kMaxAlternatingPlans> submitted_ms_ = {};  // likewise
   double step_begin_ms_ = 0;                       // of the oldest step in flight
   double gap_ms_ = 0;         // before it the device had nothing to do, but for want of requests
   double idle_since_ms_ = 0;  // the end of the newest step, or of a wait for requests
