@@ -195,9 +195,6 @@ Status check_stages(const ModelConfig& config, int32_t num_stages, Quantization 
 Status check_ranks(const ModelConfig& config, int32_t tensor_size, int32_t num_stages, int32_t context_size,
                    Quantization quantization) {
   if (tensor_size * num_stages * context_size == 1) return {};
-  if (config.scale_by_inverse_layer && num_stages > 1)
-    return unsupported("model_type \"" + config.model_type +
-                       "\" has scores that are scaled by layer, which ranks do not divide yet");
   LLMB_RETURN_IF_ERROR(check_stages(config, num_stages, quantization));
   if (tensor_size == 1) return {};
   LLMB_RETURN_IF_ERROR(check_states(config.state, tensor_size));

@@ -37,7 +37,8 @@ ForkedRanksOptions grid(int32_t num_stages, int32_t tensor_size = 1, uint64_t de
 
 TEST_CASE("golden models of every kind over two and three stages: the bytes of one GPU, or refused by name") {
   const std::set<std::string> kinds = {"llama-gqa", "gemma2",      "gemma4",     "gpt_oss",  "qwen2-window",
-                                       "bloom",     "deepseek_v3", "qwen3_next", "nemotron_h", "lfm2"};
+                                       "bloom",     "deepseek_v3", "qwen3_next", "nemotron_h", "lfm2",
+                                       "gpt2"};
   int num_divided = 0;
   for (const std::string& dir : golden_model_dirs()) {
     const std::string name = std::filesystem::path(dir).filename().string();

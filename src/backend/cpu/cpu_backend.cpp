@@ -166,6 +166,7 @@ class CpuBackend final : public Backend {
     ops_.emplace(own_, own_kv, lending_ ? KvPool(own_kv, *lending_, lent_) : KvPool(own_kv, num_scratch), num_scratch,
                  options.max_model_len, options.cpu.quantization,
                  options.cpu.rounds_block_activations ? DType::kI8 : *options_.dtype, *pool_);
+    if (share_) ops_->begin_at_layer(share_->layers.begin, config);
     if (ranks_ && ranks_->part.tensor_size > 1) ops_->join_ranks(*ranks_, config, *share_);
     if (ranks_ && ranks_->part.context_size > 1) ops_->share_rows(*ranks_->context, config);
     if (divides_kv()) ops_->divide_kv(*ranks_->context);

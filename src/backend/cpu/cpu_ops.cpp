@@ -55,6 +55,7 @@ CpuOps::CpuOps(const ModelConfig& config, const KvLayout& kv, KvPool kv_pool, in
       kv_(std::move(kv_pool)),
       groups_(kv.groups),
       ropes_(make_rope_tables(config, max_position)),
+      score_scales_(score_scales(config, config, 0)),
       block_start_(groups_.windows.size()),
       tree_batches_(groups_.windows.size(), TreeBatch(kv.num_blocks, num_scratch)) {}
 
@@ -223,7 +224,7 @@ void CpuOps::write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t nu
 
 void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
   const cpu::AttentionParams params{config_.num_attention_heads,
-                                    static_cast<float>(config_.score_scale(layer)),
+                                    score_scales_[static_cast<size_t>(layer)],
                                     config_.layer(layer).window,
                                     static_cast<float>(config_.attention_softcap),
                                     config_.alibi_slopes.empty() ? nullptr : config_.alibi_slopes.data(),

@@ -20,6 +20,7 @@
 #include "core/kept_rows.h"
 #include "core/model_config.h"
 #include "core/resolve_step.h"
+#include "core/score_scales.h"
 #include "core/step_plan.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/head_linear.h"
@@ -43,6 +44,9 @@ class CpuOps final : public Ops {
   // The config is that of a rank with this share of the model `whole` (core/rank_part.h): what partial sums give is
   // summed over ranks, and these sample together. `ranks` outlives this.
   void join_ranks(RankContext& ranks, const ModelConfig& whole, const ModelShare& share);
+
+  // Layer 0 of the config is this one of the model `whole`.
+  void begin_at_layer(int64_t layer, const ModelConfig& whole) { score_scales_ = score_scales(whole, config_, layer); }
 
   // Ranks of the channel, which outlives this, have the same part of the model `whole` and share out rows of steps.
   void share_rows(Collectives& context, const ModelConfig& whole) { rows_.emplace(context, whole); }
@@ -179,6 +183,7 @@ class CpuOps final : public Ops {
   std::optional<OpenGroups> open_;       // of an int4 cache
   const LayerGroups groups_;
   const std::vector<RopeTable> ropes_;  // of config_.ropes
+  std::vector<float> score_scales_;     // [layers]  of config_
   const StepPlan* plan_ = nullptr;      // of the step in progress
   ResolvedStep step_;                   // of plan_
   // For each layer group of plan_.

@@ -59,6 +59,7 @@ struct CudaOpsOptions {
   int32_t block_size = 16;     // of this rank's part of a block
   int32_t num_slices = 1;      // ranks with a part of each block, which outnumber one where they divide keys and values
   int32_t max_position = 0;    // positions of a step are below it
+  std::vector<float> score_scales;  // [layers]
   int64_t max_logit_rows = 0;  // of one call of sample()
   int32_t num_drafted = 0;     // tokens that a draft model may leave for the next step
   bool deterministic = false;

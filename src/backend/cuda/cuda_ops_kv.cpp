@@ -131,7 +131,7 @@ void CudaOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks
     work.shared.values = shared_values_.data<float>();
     work.shared.stats = shared_stats_.data<float>();
   }
-  cuda::AttentionParams params{kind.shape, static_cast<float>(config_.score_scale(layer)),
+  cuda::AttentionParams params{kind.shape, options_.score_scales[static_cast<size_t>(layer)],
                                static_cast<float>(config_.attention_softcap), alibi_slopes_.data<const float>(),
                                sinks != nullptr ? data<const float>(sinks->rows()) : nullptr};
   params.shape.window = config_.layer(layer).window;

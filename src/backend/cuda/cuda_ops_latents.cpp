@@ -103,7 +103,7 @@ void CudaOps::expanded_attention(int32_t layer, HeadWeights key_heads, HeadWeigh
   const LatentConfig& l = config_.latent;
   const int32_t num_heads = config_.num_attention_heads;
   const StepArrays::AttentionList& list = step_.lists[0][attention_.kinds.size() - 1];
-  cuda::AttentionParams params{attention_.kinds.back().shape, static_cast<float>(config_.score_scale(layer))};
+  cuda::AttentionParams params{attention_.kinds.back().shape, options_.score_scales[static_cast<size_t>(layer)]};
   params.shape.num_heads = params.shape.num_kv_heads = size.num_heads;
   cuda::AttentionWork work{};
   work.num_ctas = list.num_ctas, work.items = list.items, work.cta_start = list.cta_start;

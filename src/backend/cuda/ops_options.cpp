@@ -7,6 +7,7 @@
 #include "backend/cuda/step_graphs.h"
 #include "backend/ranks/step_outputs.h"
 #include "core/drafted_tokens.h"
+#include "core/score_scales.h"
 
 namespace llmb {
 
@@ -55,6 +56,7 @@ CudaOpsOptions ops_options(const ModelConfig& config, const ModelConfig& own, co
   o.limits.max_num_biases = std::clamp(kBiasesPerSeq * max_rows, biases_of_row, biases_of_row * max_rows);
   o.limits.max_num_penalties = std::clamp(kMaxPenalties, penalties_of_row, penalties_of_row * max_rows);
   o.max_position = options.max_model_len;
+  o.score_scales = score_scales(config, own, own_layers.begin);
   o.max_logit_rows = max_logit_rows(config, options);
   o.num_drafted = kMaxPlansInFlight * options.max_num_drafts * (options.heads_dir.empty() ? 1 : kBestOfHead);
   o.deterministic = options.cuda.deterministic;
