@@ -55,6 +55,11 @@ class PackedLinear {
   static PackedLinear pack(std::span<const TensorView> parts, std::span<const TensorView> biases, ThreadPool& pool,
                            Quantization quantization = Quantization::kNone, DType activations = DType::kF32);
 
+  // Columns [first, first + count) of a matrix without biases, in int8, with the scales of its whole rows. REQUIRES: no
+  // blocks, at most kMaxInt8Features columns in all.
+  static PackedLinear pack_int8_columns(std::span<const TensorView> parts, int64_t first, int64_t count,
+                                        ThreadPool& pool);
+
   // The same of bytes that an earlier pack() made, of which `next` gives the next so many: weights, scales, sums, bias.
   // The data of `parts` and `biases` is not read.
   using NextBytes = std::function<AlignedBuffer(int64_t size_bytes)>;
@@ -93,6 +98,7 @@ class PackedLinear {
   // With memory from `next`, nothing in it.
   static PackedLinear make(std::span<const TensorView> parts, std::span<const TensorView> biases,
                            Quantization quantization, DType activations, const NextBytes& next);
+  void pack_panels(std::span<const TensorView> parts, int64_t first_column, ThreadPool& pool);
   struct Panel {
     BlockFormat blocks;
     int64_t begin;  // byte of weights_

@@ -181,29 +181,7 @@ std::array<std::span<const uint8_t>, 4> PackedLinear::packed_bytes() const {
 PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<const TensorView> biases, ThreadPool& pool,
                                 Quantization quantization, DType activations) {
   PackedLinear w = make(parts, biases, quantization, activations, [](int64_t bytes) { return AlignedBuffer(bytes); });
-  std::vector<int64_t> part_start = {0};
-  for (const TensorView& part : parts) part_start.push_back(part_start.back() + part.rows);
-  for (AlignedBuffer* zeroed : {&w.scales_, &w.sums_, &w.bias_})
-    if (!zeroed->empty()) std::memset(zeroed->data(), 0, static_cast<size_t>(zeroed->size_bytes()));
-  auto* const scales = reinterpret_cast<float*>(w.scales_.data());
-  auto* const sums = reinterpret_cast<int32_t*>(w.sums_.data());
-  pool.parallel_for(w.num_panels(), [&](int64_t p, int) {
-    uint8_t* panel = const_cast<uint8_t*>(w.panel(p));
-    PanelRow rows[kWidth];
-    const int64_t first = p * kWidth, count = std::min(kWidth, w.out_features_ - first);
-    // Elsewhere all of it is written: a pass over memory less.
-    if (count < kWidth || w.in_features_ % kNumberGroup != 0) std::memset(panel, 0, static_cast<size_t>(w.bytes_of(p)));
-    for (int64_t column = 0, i = 0; column < count; ++column) {
-      while (first + column >= part_start[i + 1]) ++i;
-      rows[column] = {&parts[i], first + column - part_start[i]};
-    }
-    if (w.format_ == PackedFormat::kInt8) return pack_int8(rows, count, panel, &scales[first], &sums[first]);
-    if (w.format_ == PackedFormat::kW4A8) return pack_w4a8(rows, count, panel, &scales[first], &sums[first]);
-    if (w.format_ == PackedFormat::kInt4) return pack_int4(rows, count, panel);
-    if (w.format_ != PackedFormat::kBlocks) return pack_floats(rows, count, w.format_, panel);
-    if (w.panels_[p].blocks == BlockFormat::kNone) return pack_mixed(rows, count, panel);
-    pack_blocks(rows, count, panel);
-  });
+  w.pack_panels(parts, 0, pool);
   if (w.bias_.empty()) return w;
   auto* bias = reinterpret_cast<float*>(w.bias_.data());
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -211,6 +189,43 @@ PackedLinear PackedLinear::pack(std::span<const TensorView> parts, std::span<con
     for (int64_t r = 0; r < parts[i].rows; ++r) *bias++ = load_element(biases[i], r);
   }
   return w;
+}
+
+PackedLinear PackedLinear::pack_int8_columns(std::span<const TensorView> parts, int64_t first, int64_t count,
+                                             ThreadPool& pool) {
+  LLMB_CHECK(!parts.empty() && first >= 0 && first + count <= parts[0].cols && parts[0].cols <= kMaxInt8Features);
+  std::vector<TensorView> cut(parts.begin(), parts.end());
+  for (TensorView& part : cut) part.cols = count;
+  PackedLinear w =
+      make(cut, {}, Quantization::kInt8, DType::kF32, [](int64_t bytes) { return AlignedBuffer(bytes); });
+  w.pack_panels(parts, first, pool);
+  return w;
+}
+
+void PackedLinear::pack_panels(std::span<const TensorView> parts, int64_t first_column, ThreadPool& pool) {
+  std::vector<int64_t> part_start = {0};
+  for (const TensorView& part : parts) part_start.push_back(part_start.back() + part.rows);
+  for (AlignedBuffer* zeroed : {&scales_, &sums_, &bias_})
+    if (!zeroed->empty()) std::memset(zeroed->data(), 0, static_cast<size_t>(zeroed->size_bytes()));
+  auto* const scales = reinterpret_cast<float*>(scales_.data());
+  auto* const sums = reinterpret_cast<int32_t*>(sums_.data());
+  pool.parallel_for(num_panels(), [&](int64_t p, int) {
+    uint8_t* panel = const_cast<uint8_t*>(this->panel(p));
+    PanelRow rows[kWidth];
+    const int64_t first = p * kWidth, count = std::min(kWidth, out_features_ - first);
+    // Elsewhere all of it is written: a pass over memory less.
+    if (count < kWidth || in_features_ % kNumberGroup != 0) std::memset(panel, 0, static_cast<size_t>(bytes_of(p)));
+    for (int64_t column = 0, i = 0; column < count; ++column) {
+      while (first + column >= part_start[i + 1]) ++i;
+      rows[column] = {&parts[i], first + column - part_start[i], first_column, in_features_};
+    }
+    if (format_ == PackedFormat::kInt8) return pack_int8(rows, count, panel, &scales[first], &sums[first]);
+    if (format_ == PackedFormat::kW4A8) return pack_w4a8(rows, count, panel, &scales[first], &sums[first]);
+    if (format_ == PackedFormat::kInt4) return pack_int4(rows, count, panel);
+    if (format_ != PackedFormat::kBlocks) return pack_floats(rows, count, format_, panel);
+    if (panels_[p].blocks == BlockFormat::kNone) return pack_mixed(rows, count, panel);
+    pack_blocks(rows, count, panel);
+  });
 }
 
 namespace {

@@ -47,7 +47,7 @@ float row_magnitude(const PanelRow& row) {
 // zeros, or not finite, which the scale says.
 void find_scales(const PanelRow* rows, int64_t count, float largest, float* factors, float* scales) {
   for (int64_t c = 0; c < count; ++c) {
-    const float max = row_magnitude(rows[c]), inverse = largest / max;
+    const float max = row_magnitude(rows[c].whole()), inverse = largest / max;
     scales[c] = max / largest;
     factors[c] = std::isfinite(inverse) ? inverse : 0;
   }

@@ -20,19 +20,22 @@ constexpr int64_t kNumberGroupBytes = PackedLinear::kPanelWidth * (2 + kNumberGr
 // Element `index` of a matrix that is not in blocks.
 float load_element(const TensorView& t, int64_t index);
 
-// Stored row `row` of `part`.
+// Columns [first, first + count) of stored row `row` of `part`; all of them where the part is in blocks.
 struct PanelRow {
   const TensorView* part = nullptr;
-  int64_t row = 0;
-  float operator[](int64_t k) const { return load_element(*part, row * part->cols + k); }
-  int64_t size() const { return part->cols; }
-  const uint8_t* bytes() const { return static_cast<const uint8_t*>(part->data) + row * part->row_bytes(); }
+  int64_t row = 0, first = 0, count = 0;
+  float operator[](int64_t k) const { return load_element(*part, row * part->cols + first + k); }
+  int64_t size() const { return count; }
+  const uint8_t* bytes() const {
+    return static_cast<const uint8_t*>(part->data) + row * part->row_bytes() + first * dtype_bytes(part->dtype);
+  }
+  PanelRow whole() const { return {part, row, 0, part->cols}; }
 };
 // Its elements [begin, end) as fp32.
 void widen_row(const PanelRow& row, int64_t begin, int64_t end, float* to);
 
-// A panel of `count` rows. scales, sums: of these rows, sums 0 before. Panels of fewer than 64 rows, or of in_features
-// that are no whole groups, are zeros before.
+// A panel of `count` rows. scales, sums: of these rows, sums 0 before; scales are those of whole rows, whichever columns
+// are taken. Panels of fewer than 64 rows, or of in_features that are no whole groups, are zeros before.
 void pack_int8(const PanelRow* rows, int64_t count, uint8_t* panel, float* scales, int32_t* sums);
 void pack_int4(const PanelRow* rows, int64_t count, uint8_t* panel);
 void pack_w4a8(const PanelRow* rows, int64_t count, uint8_t* panel, float* scales, int32_t* sums);

@@ -10,6 +10,9 @@ namespace llmb {
 
 namespace {
 
+// Longer rows of tables stay as they are (kMaxInt8Features of kernels/cpu and kernels/cuda).
+constexpr int64_t kMaxRoundedRow = 65536;
+
 // Part `rank` of `size` parts of whole units, as even as may be.
 Range even_part(int64_t total, int64_t unit, int32_t rank, int32_t size) {
   const int64_t units = ceil_div(total, unit);
@@ -179,10 +182,11 @@ Status check_stages(const ModelConfig& config, int32_t num_stages, Quantization 
   if (num_stages == 1) return {};
   if (config.num_hidden_layers < num_stages)
     return cannot_divide("num_hidden_layers", config.num_hidden_layers, num_stages);
-  if (config.hidden_size_per_layer_input > 0 && quantization != Quantization::kNone)
-    return unsupported(std::string("quantization ") + quantization_name(quantization) + ": model_type \"" +
-                       config.model_type + "\" has a table of inputs of all layers, whose rows are rounded as a whole, "
-                       "so stages do not divide it; leave one of the two out");
+  const int64_t inputs = int64_t{config.hidden_size_per_layer_input} * config.num_hidden_layers;
+  if (quantization != Quantization::kNone && inputs > kMaxRoundedRow)
+    return unsupported(std::string("quantization ") + quantization_name(quantization) + ": inputs of layers lie in rows of " +
+                       std::to_string(inputs) + " numbers, too long to be rounded, and stages would round parts of them; "
+                       "leave one of the two out");
   const std::vector<int64_t> begins = stage_begins(config);
   if (static_cast<int64_t>(begins.size()) >= num_stages) return {};
   return unsupported("model_type \"" + config.model_type + "\" cannot be cut into more than " +

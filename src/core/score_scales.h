@@ -1,4 +1,4 @@
-// What attention multiplies scores by, layer by layer.
+// The factors that attention multiplies scores by, layer by layer.
 #pragma once
 
 #include <cstdint>

@@ -247,9 +247,10 @@ void Loader::load_layer_inputs(const std::string& prefix, ModelWeights* weights)
   table.add(reader_.tensor(prefix + names_.embed_layer_inputs + ".weight", {c_.vocab_size_per_layer_input, all}), {},
             false);
   table = rows_of(table, share_.vocab);
-  for (TensorView& rows : table.weights)
-    rows = reader_.columns(rows, share_.layers.begin * size, share_.layers.count() * size);
-  weights->embed_layer_inputs = make(table, WeightRole::kVocabulary);
+  if (reader_.status().ok())
+    weights->embed_layer_inputs =
+        maker_.make_table_columns(table.weights, share_.layers.begin * size, share_.layers.count() * size);
+  reader_.release();
   add_projection(prefix, names_.project_layer_inputs, all, c_.hidden_size, false, &projection);
   weights->project_layer_inputs = make(projection);
   weights->num_layer_inputs = c_.num_hidden_layers;

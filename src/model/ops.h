@@ -71,6 +71,14 @@ class WeightMaker {
   // The views may go away after the call.
   virtual std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts,
                                                     std::span<const TensorView> biases, WeightRole role) = 0;
+  // Whether rows of kVocabulary are rounded, each by its largest magnitude. Then columns [first, first + count) of such a
+  // weight, whose whole rows `parts` has, are what they are in all of it.
+  virtual bool rounds_rows_of_tables() const { return false; }
+  virtual std::unique_ptr<LinearWeight> make_table_columns(std::span<const TensorView> parts, int64_t first,
+                                                           int64_t count) {
+    static_cast<void>(parts), static_cast<void>(first), static_cast<void>(count);
+    LLMB_CHECK_MSG(false, "this maker rounds no tables");
+  }
   // Expert i is gate_up[i] ([2 * intermediate_size, hidden_size]) and down[i] ([hidden_size, intermediate_size]).
   virtual std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
                                                       std::vector<std::unique_ptr<LinearWeight>> down) = 0;

@@ -43,6 +43,17 @@ class ReadingMaker final : public WeightMaker {
     for (TensorView& part : read) part = reader_.read(part);
     return reader_.status().ok() ? maker_.make_linear(read, biases, role) : nullptr;
   }
+  // The table may be rounded or not.
+  std::unique_ptr<LinearWeight> make_table_columns(std::span<const TensorView> parts, int64_t first,
+                                                   int64_t count) override {
+    const bool reads_whole_rows = maker_.rounds_rows_of_tables() && count < parts[0].cols;
+    std::vector<TensorView> read;
+    for (const TensorView& part : parts)
+      read.push_back(reader_.read(reads_whole_rows ? part : reader_.columns(part, first, count)));
+    if (!reader_.status().ok()) return nullptr;
+    return reads_whole_rows ? maker_.make_table_columns(read, first, count)
+                            : maker_.make_linear(read, {}, WeightRole::kVocabulary);
+  }
   std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
                                               std::vector<std::unique_ptr<LinearWeight>> down) override {
     return maker_.make_experts(std::move(gate_up), std::move(down));

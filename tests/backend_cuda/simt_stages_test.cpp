@@ -95,6 +95,30 @@ TEST_CASE("Gemma 4 E2B's kind over stages: drafts, swaps, two GPUs to a stage") 
                        nullptr, requests).answers == of_two.answers));
 }
 
+// A stage of gemma4 has some columns of a table whose rows are rounded as a whole.
+TEST_CASE("weights of few bits over stages: the bytes of one GPU, two GPUs to a stage those of two") {
+  for (const std::string name : {"gemma4", "llama-gqa"})
+    for (const Quantization quantization :
+         {Quantization::kInt8, Quantization::kInt4, Quantization::kW4A8, Quantization::kFp8}) {
+      const bool is_int8 = quantization == Quantization::kInt8;
+      if (name != "gemma4" && !runs_all_schedules() && quantization != Quantization::kInt4) continue;
+      const ModelConfig config = config_of_dir(fixture(name));
+      LoadOptions options = options_for(fixture(name), config, DType::kBF16);
+      options.cpu.quantization = quantization;
+      CAPTURE(name);
+      CAPTURE(std::string(quantization_name(quantization)));
+      const auto requests = requests_for(config, 4);
+      const auto answers = [&](const ForkedRanksOptions& ranks, int32_t max_tokens) {
+        return generate_at_random(*load_forked_ranks(ranks, config, options), requests, max_tokens, 4, 2);
+      };
+      const auto alone = generate_at_random(*loaded(make_cuda_backend(0), config, options), requests, 40, 6, 1);
+      CHECK((answers(grid(2), 40) == alone));
+      if (!is_int8) continue;
+      CHECK((answers(grid(3), 9) == alone));
+      CHECK((answers(grid(2, 2), 9) == answers(grid(1, 2), 40)));
+    }
+}
+
 TEST_CASE("two GPUs to a stage: the bytes of two GPUs, whatever the timing of any call") {
   const std::string dir = fixture("llama-gqa");
   const ModelConfig config = config_of_dir(dir);

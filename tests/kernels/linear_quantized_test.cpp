@@ -288,6 +288,33 @@ TEST_CASE("packed weights take what their format says, and rows too long for exa
     CHECK(pack(longer, 1, q, pool).format() == PackedFormat::kF32);
 }
 
+TEST_CASE("columns of int8 rows are what they are in the whole rows, wherever they begin and whatever is beside them") {
+  ThreadPool pool(2);
+  constexpr int64_t kRows = 70, kCols = 300;
+  std::vector<float> above = random_normal(30 * kCols, 1), below = random_normal((kRows - 30) * kCols, 2);
+  above[4 * kCols + 7] = 100, above[5 * kCols + 299] = -100, above[6 * kCols + 150] = kNan;
+  std::fill_n(below.begin(), kCols, 0.0f);
+  std::vector<uint16_t> bf16;
+  for (const float x : below) bf16.push_back(f32_to_bf16(x));
+  const TensorView parts[] = {{above.data(), DType::kF32, 30, kCols}, {bf16.data(), DType::kBF16, kRows - 30, kCols}};
+  const PackedLinear whole = PackedLinear::pack(parts, {}, pool, Quantization::kInt8);
+  const std::vector<float> expected = unpack(whole, pool);
+  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 300}, {0, 33}, {3, 256}, {32, 64}, {101, 199}, {299, 1}}) {
+    CAPTURE(first);
+    const PackedLinear columns = PackedLinear::pack_int8_columns(parts, first, count, pool);
+    CHECK((columns.out_features() == kRows && columns.in_features() == count));
+    const std::vector<float> numbers = unpack(columns, pool);
+    for (int64_t row = 0; row < kRows; ++row) {
+      CHECK(same_bytes(std::vector(numbers.begin() + row * count, numbers.begin() + (row + 1) * count),
+                       std::vector(expected.begin() + row * kCols + first,
+                                   expected.begin() + row * kCols + first + count)));
+      int32_t sum = 0;
+      for (int64_t i = 0; i < count; ++i) sum += int8_number(columns.panel(row / 64), i, row % 64);
+      CHECK(columns.sums()[row] == sum);
+    }
+  }
+}
+
 TEST_CASE("packing gives the same bytes on every instruction set, those of the definition, for any stored dtype") {
   ThreadPool pool(2);
   for (const int64_t n : {1, 63, 64, 70}) {

@@ -144,7 +144,7 @@ TEST_CASE("layers that attend to another one's keys and values stand in its stag
   }
 }
 
-TEST_CASE("Gemma 4 E2B over stages: of prompts hardly any row counts where layers have no keys of their own") {
+TEST_CASE("Gemma 4 E2B over stages: of prompts hardly any row counts where layers have no keys; what is refused") {
   const auto config = load_model_config(source_dir() + "/data/shapes/gemma-4-e2b");
   REQUIRE_MESSAGE(config.ok(), config.status().message());
   const auto first_layers = [&](int32_t prompt_permille, int32_t stages) {
@@ -156,6 +156,11 @@ TEST_CASE("Gemma 4 E2B over stages: of prompts hardly any row counts where layer
   CHECK(first_layers(0, 2) == 13);  // 13 and 14 are read by the 20 behind them
   CHECK(first_layers(1000, 2) == 8);
   CHECK(check_ranks(*config, 1, 14).ok());
+  CHECK(check_ranks(*config, 1, 2, 1, Quantization::kInt8).ok());
+  ModelConfig longer = *config;
+  longer.hidden_size_per_layer_input = 1 + 65536 / longer.num_hidden_layers;
+  CHECK(check_ranks(longer, 1, 2, 1, Quantization::kInt8).message().find("too long to be rounded") != std::string::npos);
+  CHECK((check_ranks(longer, 1, 2).ok() && check_ranks(longer, 2, 1, 1, Quantization::kInt8).ok()));
   CHECK(check_ranks(*config, 1, 15).message() ==
         "model_type \"gemma4_text\" cannot be cut into more than 14 stages: its layers from 13 on attend to each other's "
         "keys and values; use --tensor-parallel-size");

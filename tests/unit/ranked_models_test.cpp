@@ -29,8 +29,8 @@ namespace {
 const std::string kPlain = "/data/fixtures/models/llama-gqa";
 
 // The first two tokens of answers to a model's longer golden lines, each asked `times`, in steps of max_tokens at most.
-std::string bytes_in_steps(RankedBackend& backend, const std::string& dir, const ModelConfig& config,
-                           int32_t max_tokens, size_t times = 1, Quantization quantization = Quantization::kNone) {
+std::string bytes_in_steps(Backend& backend, const std::string& dir, const ModelConfig& config, int32_t max_tokens,
+                           size_t times = 1, Quantization quantization = Quantization::kNone) {
   LoadOptions options = rank_golden_options(dir, config);
   options.max_num_batched_tokens = max_tokens;
   options.cpu.quantization = quantization;
@@ -224,6 +224,25 @@ TEST_CASE("weights of few bits over ranks: one set of bytes, whatever the steps"
         CHECK((bytes_in_steps(*make_thread_ranks(size), dir, *config, 64, 1, quantization) ==
                bytes_in_steps(*make_thread_ranks(size), dir, *config, 7, 1, quantization)));
       }
+}
+
+// A stage of gemma4 has some columns of a table whose rows are rounded as a whole.
+TEST_CASE("weights of few bits over stages: the bytes of one rank, two ranks to a stage those of two") {
+  for (const std::string name : {"llama-gqa", "gemma4", "qwen3_moe"})
+    for (const Quantization quantization : {Quantization::kInt8, Quantization::kInt4, Quantization::kW4A8}) {
+      const std::string dir = source_dir() + "/data/fixtures/models/" + name;
+      const auto config = load_model_config(dir);
+      REQUIRE(config.ok());
+      CAPTURE(dir);
+      CAPTURE(static_cast<int>(quantization));
+      const auto bytes = [&](std::unique_ptr<Backend> backend, int32_t max_tokens) {
+        return bytes_in_steps(*backend, dir, *config, max_tokens, 1, quantization);
+      };
+      const std::string alone = bytes(make_cpu_backend(), 64), of_two = bytes(make_thread_ranks(2), 64);
+      for (int32_t stages = 2; stages <= 3 && check_ranks(*config, 1, stages).ok(); ++stages)
+        CHECK((bytes(make_thread_ranks(1, stages), stages == 2 ? 64 : 7) == alone));
+      CHECK((bytes(make_thread_ranks(2, 2), 7) == of_two));
+    }
 }
 
 TEST_CASE("each rank keeps its share of the weights and no more") {

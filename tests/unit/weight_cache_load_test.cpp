@@ -129,8 +129,10 @@ TEST_CASE("ranks keep a file each, of their own part: the same answers when they
                                                              {{0, 1, 1, 2}, Quantization::kNone, 1, 9}}) {
     int num_divided = 0;
     const std::vector<std::string> models = golden_model_dirs();
-    for (size_t i = 0; i < models.size(); i += step) {
+    for (size_t i = 0; i < models.size(); ++i) {
       const std::string& model = models[i];
+      const bool rounds_whole_rows = ranks.num_stages > 1 && model.ends_with("/gemma4");  // whatever a stage has of them
+      if (i % step != 0 && !rounds_whole_rows) continue;
       const auto expected = answers(model, quantization, "", ranks);
       if (expected.empty()) continue;
       CAPTURE(model);

@@ -22,10 +22,12 @@ class NotingMaker final : public WeightMaker {
   explicit NotingMaker(CpuOps& ops) : ops_(ops) {}
   std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
                                             WeightRole role) override {
-    auto weight = ops_.make_linear(parts, biases, role);
-    for (const std::span<const uint8_t> bytes : CpuOps::packed_bytes(*weight))
-      if (!bytes.empty()) sections_.push_back(bytes);
-    return weight;
+    return noted(ops_.make_linear(parts, biases, role));
+  }
+  bool rounds_rows_of_tables() const override { return ops_.rounds_rows_of_tables(); }
+  std::unique_ptr<LinearWeight> make_table_columns(std::span<const TensorView> parts, int64_t first,
+                                                   int64_t count) override {
+    return noted(ops_.make_table_columns(parts, first, count));
   }
   std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
                                               std::vector<std::unique_ptr<LinearWeight>> down) override {
@@ -42,6 +44,12 @@ class NotingMaker final : public WeightMaker {
   const std::vector<std::span<const uint8_t>>& sections() const { return sections_; }
 
  private:
+  std::unique_ptr<LinearWeight> noted(std::unique_ptr<LinearWeight> weight) {
+    for (const std::span<const uint8_t> bytes : CpuOps::packed_bytes(*weight))
+      if (!bytes.empty()) sections_.push_back(bytes);
+    return weight;
+  }
+
   CpuOps& ops_;
   std::vector<std::span<const uint8_t>> sections_;
 };

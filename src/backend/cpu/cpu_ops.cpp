@@ -84,6 +84,12 @@ std::unique_ptr<LinearWeight> CpuOps::make_linear(std::span<const TensorView> pa
       cpu::PackedLinear::pack(parts, biases, pool_, quantization_of(role), activations_of(role)), role);
 }
 
+std::unique_ptr<LinearWeight> CpuOps::make_table_columns(std::span<const TensorView> parts, int64_t first,
+                                                         int64_t count) {
+  return std::make_unique<CpuLinear>(cpu::PackedLinear::pack_int8_columns(parts, first, count, pool_),
+                                     WeightRole::kVocabulary);
+}
+
 std::unique_ptr<LinearWeight> CpuOps::make_linear_from(std::span<const TensorView> parts,
                                                        std::span<const TensorView> biases, WeightRole role,
                                                        const cpu::PackedLinear::NextBytes& next) const {

@@ -72,7 +72,10 @@ class CpuOps final : public Ops {
 
   std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
                                             WeightRole role) override;
-  // The same of what an earlier one left (kernels/cpu/linear.h).
+  bool rounds_rows_of_tables() const override { return quantization_ != Quantization::kNone; }
+  std::unique_ptr<LinearWeight> make_table_columns(std::span<const TensorView> parts, int64_t first,
+                                                   int64_t count) override;
+  // As make_linear, of what an earlier one left (kernels/cpu/linear.h).
   std::unique_ptr<LinearWeight> make_linear_from(std::span<const TensorView> parts, std::span<const TensorView> biases,
                                                  WeightRole role, const cpu::PackedLinear::NextBytes& next) const;
   static std::array<std::span<const uint8_t>, 4> packed_bytes(const LinearWeight& weight);

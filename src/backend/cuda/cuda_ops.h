@@ -79,6 +79,9 @@ class CudaOps final : public Ops, public StepParts {
   DType activation_dtype() const override { return options_.dtype; }
   std::unique_ptr<LinearWeight> make_linear(std::span<const TensorView> parts, std::span<const TensorView> biases,
                                             WeightRole) override;
+  bool rounds_rows_of_tables() const override { return options_.quantization != Quantization::kNone; }
+  std::unique_ptr<LinearWeight> make_table_columns(std::span<const TensorView> parts, int64_t first,
+                                                   int64_t count) override;
   std::unique_ptr<ExpertsWeight> make_experts(std::vector<std::unique_ptr<LinearWeight>> gate_up,
                                               std::vector<std::unique_ptr<LinearWeight>> down) override;
   std::unique_ptr<DeviceBuffer> make_vector(const TensorView& values) override;

@@ -56,6 +56,21 @@ std::unique_ptr<LinearWeight> CudaOps::make_linear(std::span<const TensorView> p
   return linear;
 }
 
+std::unique_ptr<LinearWeight> CudaOps::make_table_columns(std::span<const TensorView> parts, int64_t first,
+                                                          int64_t count) {
+  int64_t out_features = 0;
+  for (const TensorView& part : parts) out_features += part.rows;
+  auto linear = std::make_unique<CudaLinear>(out_features, count, false, options_.dtype, CudaForm::kInt8);
+  int64_t row = 0;
+  for (const TensorView& part : parts) {
+    std::vector<uint8_t> memory;
+    auto* const to = reinterpret_cast<int8_t*>(linear->weight()) + row * cuda::int8_row_bytes(count);
+    uploader_->upload_int8_columns(as_numbers(part, &memory), first, count, to, linear->scales() + row);
+    row += part.rows;
+  }
+  return linear;
+}
+
 void CudaOps::upload_rows(const TensorView& part, int64_t first_row, CudaLinear* linear) {
   if (linear->is_sparse24()) return uploader_->upload_sparse24(part, options_.dtype, first_row, linear->weight());
   if (linear->has_units() && part.blocks != BlockFormat::kNone) {

@@ -65,6 +65,22 @@ void WeightUploader::upload_int8(const TensorView& values, int8_t* out, float* s
   });
 }
 
+void WeightUploader::upload_int8_columns(const TensorView& values, int64_t first, int64_t count, int8_t* out,
+                                         float* scales) {
+  const auto bytes = [](int64_t width) { return static_cast<size_t>(cuda::int8_row_bytes(width)); };
+  const int64_t rows_at_once = std::min(values.rows, kChunkBytes / int64_t{sizeof(float)} / values.cols);
+  if (const int64_t room = rows_at_once * cuda::int8_row_bytes(values.cols); whole_rows_.bytes() < room)
+    whole_rows_ = cuda::DeviceMemory(room);
+  check(cudaMemsetAsync(out, 0, static_cast<size_t>(values.rows) * bytes(count), stream_), "cudaMemsetAsync");
+  upload_floats(values, [&](const float* x, int64_t begin, int64_t rows) {
+    auto* const whole = whole_rows_.data<int8_t>();
+    cuda::quantize_rows(x, rows, values.cols, whole, scales + begin, stream_);
+    check(cudaMemcpy2DAsync(out + begin * cuda::int8_row_bytes(count), bytes(count), whole + first, bytes(values.cols),
+                            static_cast<size_t>(count), static_cast<size_t>(rows), cudaMemcpyDeviceToDevice, stream_),
+          "cudaMemcpy2DAsync");
+  });
+}
+
 void WeightUploader::upload_w4a8(const TensorView& values, int64_t first_feature, uint8_t* units, float* scales) {
   upload_floats(values, [&](const float* x, int64_t begin, int64_t rows) {
     cuda::quantize_w4a8(x, rows, values.cols, first_feature + begin, units, scales + begin, stream_);

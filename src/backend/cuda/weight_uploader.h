@@ -27,6 +27,9 @@ class WeightUploader {
                    int8_t* out,     // [rows, cuda::int8_row_bytes(cols)]
                    float* scales);  // [rows]
 
+  // The same of columns [first, first + count), with the scales of whole rows. out: [rows, cuda::int8_row_bytes(count)]
+  void upload_int8_columns(const TensorView& values, int64_t first, int64_t count, int8_t* out, float* scales);
+
   // Queues: values as rows first_feature, … of a matrix as kernels/cuda/w4a8_pack.h makes them. REQUIRES: units are
   // cleared before their first rows.
   void upload_w4a8(const TensorView& values, int64_t first_feature, uint8_t* units,
@@ -69,6 +72,7 @@ class WeightUploader {
   Slot slots_[2];
   int next_ = 0;
   cuda::DeviceMemory floats_;  // of kChunkBytes, once there are rows to quantise
+  cuda::DeviceMemory whole_rows_;  // of which columns are taken
 };
 
 }  // namespace llmb
