@@ -43,10 +43,12 @@ void Scheduler::begin_proposals(bool has_blocks, int32_t num_rows) {
 }
 
 // Blocks that drafts may have in this plan, of which nothing is decided yet: whoever drafts at once may overwrite what its
-// step is to read. So none while a block is still to be moved to the host. None either while a sequence waits that had to
-// give up its own, and not those that running ones soon ask for: what is taken back has to be computed again.
+// step is to read. No block is still to be moved to the host: where blocks were evicted, the plan they were taken for has
+// rows. None are lent while a sequence waits that had to give up its own, nor those that running ones soon ask for: what is
+// taken back has to be computed again.
 int32_t Scheduler::num_lendable() const {
-  if (waiting_.num_preempted() > 0 || cache_.has_swaps_out()) return 0;
+  LLMB_CHECK_MSG(!cache_.has_swaps_out(), "blocks were evicted before the plan was begun");
+  if (waiting_.num_preempted() > 0) return 0;
   const auto num_growing = static_cast<int64_t>(running_.size()) * num_groups();
   const int64_t num_kept = std::min<int64_t>(num_growing, ceil_div(config_.num_blocks, 8));
   return static_cast<int32_t>(std::max<int64_t>(0, allocator_.num_unlent() - num_kept));

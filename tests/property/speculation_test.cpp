@@ -207,15 +207,22 @@ TEST_CASE("random jobs have the same bytes with and without drafts, killed and c
 
 TEST_CASE("who drafts may overwrite whatever blocks are lent: random jobs have the same bytes, and no request waits for them") {
   int64_t num_lent = 0, num_given_back = 0, num_preemptions = 0;
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
     CAPTURE(seed);
     TestRng rng(seed);
     EngineJobOptions o = random_options(&rng, seed);
-    const std::string lines = random_lines(&rng, o.config.vocab_size, /*has_beams=*/rng.chance(0.3));
+    const bool parks_beams = rng.chance(0.3);
+    const std::string lines = random_lines(&rng, o.config.vocab_size, /*has_beams=*/parks_beams || rng.chance(0.3));
     const EngineJob plain(lines), lending(lines);
     choose_schedule(&rng, &o);
     o.scheduler.preemption = static_cast<PreemptionMode>(rng.between(0, 2));
     o.load.swap_space_gib = rng.chance(0.7) ? 1 : 0;
+    if (parks_beams) {
+      o.scheduler.preemption = PreemptionMode::kSwap, o.load.swap_space_gib = 1;
+      o.scheduler.enable_prefix_caching = true;
+      o.scheduler.max_num_seqs = rng.between(2, 12);
+      o.scheduler.num_blocks = (71 + o.scheduler.block_size) / o.scheduler.block_size + rng.between(0, 8);
+    }
     const EngineJobOutcome expected = plain.run(o);
     REQUIRE(expected.status.ok());
     Backend* ledger = nullptr;
