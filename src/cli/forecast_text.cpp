@@ -1,6 +1,7 @@
 #include "cli/forecast_text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 namespace llmb {
@@ -52,6 +53,10 @@ std::string kv_text(const Forecast& f, const ForecastContext& c) {
   const double kept = std::min(std::min(at_peak + static_cast<double>(c.kept_tokens), all), pool);
   text += " (" + mebibytes(at_peak, c);
   if (c.kept_tokens > 0 && kept > at_peak) text += ", " + mebibytes(kept, c) + " with kept prefixes";
+  if (c.lent_tokens > 0) {  // it may have read all that the rows hold
+    const double lent = std::ceil(at_peak / c.lent_tokens) * c.block_size;
+    text += ", at most " + mebibytes(std::min(std::max(at_peak, kept) + lent, pool), c) + " with the draft model's";
+  }
   // Rows wait for room there, so the peak is never above it.
   const bool is_full = peak >= *c.pool_tokens - *c.pool_tokens / 50;
   return text + (is_full ? "), the pool is full" : "), which fits");

@@ -14,6 +14,7 @@ struct ForecastContext {
   int64_t kept_tokens = 0;             // with it; that a prefix cache keeps at most of rows that have ended
   double kv_bytes_per_token = 0;       // with it, too
   int32_t block_size = 1;              // tokens are kept in whole blocks
+  int32_t lent_tokens = 0;             // with it; of a draft model's in a block that the pool lends; 0: it lends none
   std::optional<double> price_per_hour;
   bool has_answers = true;  // else rows are scored or embedded
 };

@@ -141,6 +141,7 @@ class Display final : public JobObserver {
     if (caches_prefixes_) context.kept_tokens = tokens_in_blocks(backend.kv, backend.max_idle_blocks, row_tokens);
     context.kv_bytes_per_token = kv_bytes_per_token(backend.kv, row_tokens);
     context.block_size = backend.kv.block_size;
+    context.lent_tokens = backend.lent_tokens;
     context.price_per_hour = price_per_hour_;
     context.has_answers = has_answers_;
     write_stderr("forecast  " + forecast_text(forecast, context) + "\n");

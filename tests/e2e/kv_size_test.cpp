@@ -89,6 +89,23 @@ TEST_CASE("a forecast's memory is whole blocks, those of kept prefixes too, and 
   CHECK(kv_text(forecast_of(1, 1 << 20, 1, 1 << 20, 1 << 24)) == "1024.0 MiB");
 }
 
+TEST_CASE("a forecast says how much memory the blocks add that a draft model may have of the pool") {
+  ForecastContext context;
+  context.pool_tokens = 1 << 13;
+  context.kv_bytes_per_token = 1024;
+  context.block_size = 16;
+  context.lent_tokens = 32;
+  const auto kv_text = [&](const Forecast& forecast) {
+    return found(forecast_text(forecast, context), "peak \\((.*)\\)");
+  };
+  CHECK(kv_text(forecast_of(128, 1024, 128, 2048, 1024)) == "2.0 MiB, at most 3.0 MiB with the draft model's");
+  CHECK(kv_text(forecast_of(1, 1000, 1, 1008, 1000)) == "1.0 MiB, at most 1.5 MiB with the draft model's");
+  CHECK(kv_text(forecast_of(1000, 6144, 128, 7168, 100'000)) == "7.0 MiB, at most 8.0 MiB with the draft model's");
+  context.kept_tokens = 4096;
+  CHECK(kv_text(forecast_of(1000, 1024, 128, 2048, 100'000)) ==
+        "2.0 MiB, 6.0 MiB with kept prefixes, at most 7.0 MiB with the draft model's");
+}
+
 TEST_CASE("a run announces the room that there is, and on the CPU no memory that its rows will not take") {
   // The bundled model: 2 * 4 layers * 2 heads * 32 * 2 bytes = 1 KiB a token, at most 2,048 of them.
   CHECK(announced({}) == "KV cache bfloat16, room for 262144 tokens in blocks of 16, memory as rows take it");
