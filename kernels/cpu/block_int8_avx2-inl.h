@@ -1,7 +1,7 @@
 // Products of blocks of few bits (linear_blocks_int8.cpp) by AVX2. Its multiplications of unsigned by signed bytes add
 // pairs in 16 bits, so that as many words of codes as fit there are summed before the sums are widened: eight of four
-// bits, four of five, two of six. Codes of eight bits, of which not even one pair fits, are multiplied as two of four,
-// or by a lone row, at the end, with the signs moved to its numbers. Included by linear_blocks_int8.cpp, once for each SIMD target.
+// bits, four of five, two of six. Of codes of eight bits not even one pair fits: their magnitudes are multiplied, by the
+// numbers of x with their signs. Included by linear_blocks_int8.cpp, once for each SIMD target.
 
 #if defined(LLMB_KERNELS_CPU_BLOCK_INT8_AVX2_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LLMB_KERNELS_CPU_BLOCK_INT8_AVX2_INL_H_
@@ -20,11 +20,9 @@ HWY_BEFORE_NAMESPACE();
 namespace llmb::cpu {
 namespace HWY_NAMESPACE {
 
-// The pieces that codes of so many bits are multiplied in.
-constexpr int num_pieces(int code_bits) { return code_bits == 8 ? 2 : 1; }
 // Words of codes whose pairs of products, of numbers up to 127, fit 16 bits.
 constexpr int words_in_16_bits(int code_bits, int part_words) {
-  return std::min(part_words, 32767 / (2 * 127 * ((1 << code_bits / num_pieces(code_bits)) - 1)));
+  return std::min(part_words, 32767 / (2 * 127 * ((1 << code_bits) - 1)));
 }
 
 HWY_INLINE __m256i four_numbers(const uint8_t* x) {
@@ -38,45 +36,64 @@ HWY_INLINE __m256i add_pairs(__m256i sums, __m256i products) {
   asm("" : "+x"(sums));
   return sums;
 }
-// pairs[kPieces]: with the products of a word of codes by x, added where it is not the first one.
-template <int kPieces>
-HWY_INLINE void multiply_word(__m256i codes, __m256i x, bool is_first, __m256i* pairs) {
-  const __m256i low_four = _mm256_set1_epi8(15);
-  const __m256i pieces[] = {kPieces == 1 ? codes : _mm256_and_si256(codes, low_four),
-                            _mm256_and_si256(_mm256_srli_epi16(codes, 4), low_four)};
-  LLMB_UNROLL for (int i = 0; i < kPieces; ++i) {
-    const __m256i products = _mm256_maddubs_epi16(pieces[i], x);
-    pairs[i] = is_first ? products : add_pairs(pairs[i], products);
-  }
-}
-// sums + the pairs, in 32 bits.
-template <int kPieces>
-HWY_INLINE __m256i add_widened(__m256i sums, const __m256i* pairs) {
-  LLMB_UNROLL for (int i = 0; i < kPieces; ++i) sums =
-      _mm256_add_epi32(sums, _mm256_madd_epi16(pairs[i], _mm256_set1_epi16(i == 0 ? 1 : 16)));
+HWY_INLINE __m256i add_wide(__m256i sums, __m256i products) {
+  sums = _mm256_add_epi32(sums, products);
+  asm("" : "+x"(sums));
   return sums;
 }
+// *pairs: with the products of a word of codes by x, added where it is not the first one.
+HWY_INLINE void multiply_word(__m256i codes, __m256i x, bool is_first, __m256i* pairs) {
+  const __m256i products = _mm256_maddubs_epi16(codes, x);
+  *pairs = is_first ? products : add_pairs(*pairs, products);
+}
+HWY_INLINE __m256i widened(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
+
+// A word of codes of eight bits with an offset of 128, without it.
+struct SignedCodes {
+  __m256i codes, magnitudes;
+  HWY_INLINE explicit SignedCodes(__m256i with_offset)
+      : codes(_mm256_xor_si256(with_offset, _mm256_set1_epi8(-128))), magnitudes(_mm256_abs_epi8(codes)) {}
+  // The products by x, in 32 bits.
+  HWY_INLINE __m256i times(__m256i x) const {
+    return widened(_mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(x, codes)));
+  }
+};
 
 // Sums of one part, kVecs vectors of columns: what they begin with, and the products of each row. x: the rows' numbers
 // of the part.
 template <int kRows, int kVecs, int kBits, int kPartWords>
 HWY_INLINE void part_sums(const uint32_t (*codes)[kColumns], const uint8_t* x, int64_t stride, const RowStretch* rows,
                           int part, __m256i* sums) {
-  constexpr int kWords = words_in_16_bits(kBits, kPartWords), kPieces = num_pieces(kBits);
+  constexpr int kWords = words_in_16_bits(kBits, kPartWords);
   LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) sums[i] = _mm256_set1_epi32(rows[i / kVecs].start[part]);
   LLMB_UNROLL for (int first = 0; first < kPartWords; first += kWords) {
-    __m256i pairs[kRows * kVecs * kPieces];
+    __m256i pairs[kRows * kVecs];
     LLMB_UNROLL for (int word = first; word < first + kWords; ++word) {
       __m256i b[kVecs];
       LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] =
           _mm256_load_si256(reinterpret_cast<const __m256i*>(codes[word]) + c);
       LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
         const __m256i four = four_numbers(x + r * stride + 4 * word);
-        LLMB_UNROLL for (int c = 0; c < kVecs; ++c)
-            multiply_word<kPieces>(b[c], four, word == first, pairs + (r * kVecs + c) * kPieces);
+        LLMB_UNROLL for (int c = 0; c < kVecs; ++c) multiply_word(b[c], four, word == first, &pairs[r * kVecs + c]);
       }
     }
-    LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) sums[i] = add_widened<kPieces>(sums[i], pairs + i * kPieces);
+    LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) sums[i] = _mm256_add_epi32(sums[i], widened(pairs[i]));
+  }
+}
+
+// As part_sums, for codes of eight bits with an offset of 128, without it.
+template <int kRows, int kVecs>
+HWY_INLINE void signed_part_sums(const uint32_t (*codes)[kColumns], const uint8_t* x, int64_t stride, __m256i* sums) {
+  LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) sums[i] = _mm256_setzero_si256();
+  LLMB_UNROLL for (int word = 0; word < 8; ++word) {
+    const auto* const b = reinterpret_cast<const __m256i*>(codes[word]);
+    const SignedCodes first(_mm256_load_si256(b)), last(_mm256_load_si256(b + kVecs - 1));
+    LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
+      const __m256i four = four_numbers(x + r * stride + 4 * word);
+      __m256i* const to = sums + r * kVecs;
+      to[0] = add_wide(to[0], first.times(four));
+      if constexpr (kVecs == 2) to[1] = add_wide(to[1], last.times(four));
+    }
   }
 }
 
@@ -99,7 +116,7 @@ HWY_INLINE void add_part(const Stretch& w, const RowStretch* rows, int part, int
 
 template <int kRows, int kBits, int kPartWords, bool kIsLarge>
 HWY_NOINLINE void byte_rows(const Stretch& w, const TileOfX& x, int64_t begin, int64_t end, float* sums) {
-  constexpr int kVecs = 2 / num_pieces(kBits), kWide = kVecs * 8, kStride = kIsLarge ? kWide : kColumns;
+  constexpr int kVecs = kBits == 8 && kRows > 4 ? 1 : 2, kWide = kVecs * 8, kStride = kIsLarge ? kWide : kColumns;
   HWY_ALIGN float block[kIsLarge ? kRows * kWide : 1];
   for (int64_t column = begin; column < end; column += kWide) {
     if (kIsLarge) std::memset(block, 0, sizeof(block));
@@ -107,8 +124,10 @@ HWY_NOINLINE void byte_rows(const Stretch& w, const TileOfX& x, int64_t begin, i
     for (int part = 0; part < w.num_parts; ++part) {
       __m256i dots[kRows * kVecs];
       const int word = part * kPartWords;
-      part_sums<kRows, kVecs, kBits, kPartWords>(reinterpret_cast<const uint32_t(*)[kColumns]>(&w.codes[word][column]),
-                                                 x.numbers + 4 * word, x.stride, x.rows, part, dots);
+      const auto* const codes = reinterpret_cast<const uint32_t(*)[kColumns]>(&w.codes[word][column]);
+      const uint8_t* const numbers = x.numbers + 4 * word;
+      if constexpr (kBits == 8) signed_part_sums<kRows, kVecs>(codes, numbers, x.stride, dots);
+      else part_sums<kRows, kVecs, kBits, kPartWords>(codes, numbers, x.stride, x.rows, part, dots);
       if (w.has_minima) add_part<kRows, kVecs, kIsLarge, true, kStride>(w, x.rows, part, column, dots, at);
       else add_part<kRows, kVecs, kIsLarge, false, kStride>(w, x.rows, part, column, dots, at);
     }
@@ -137,13 +156,6 @@ HWY_INLINE void byte_tile(const Stretch& w, const TileOfX& x, int64_t begin, int
   else byte_tile<kRows, 4, 8>(w, x, begin, end, sums);
 }
 
-// The products of a word of codes of eight bits with an offset of 128, in 32 bits: of a lone row this takes fewer
-// instructions than two pieces.
-HWY_INLINE __m256i wide_products(__m256i codes, __m256i x) {
-  const __m256i b = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
-  return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_sign_epi8(x, b)), _mm256_set1_epi16(1));
-}
-
 // Sums of a lone row's products with a part of kVecs vectors of columns.
 template <class F, int kVecs>
 class RowDots {
@@ -153,10 +165,10 @@ class RowDots {
   HWY_INLINE void add(int word, int v, U codes, const uint8_t* x) {
     const __m256i four = four_numbers(x);
     if constexpr (kIsWide) {
-      sums_[v].raw = _mm256_add_epi32(sums_[v].raw, wide_products(codes.raw, four));
+      sums_[v].raw = _mm256_add_epi32(sums_[v].raw, SignedCodes(codes.raw).times(four));
     } else {
-      multiply_word<1>(codes.raw, four, word % kWords == 0, &pairs_[v]);
-      if ((word + 1) % kWords == 0) sums_[v].raw = add_widened<1>(sums_[v].raw, &pairs_[v]);
+      multiply_word(codes.raw, four, word % kWords == 0, &pairs_[v]);
+      if ((word + 1) % kWords == 0) sums_[v].raw = _mm256_add_epi32(sums_[v].raw, widened(pairs_[v]));
     }
   }
   HWY_INLINE VI sum(int v) const { return sums_[v]; }

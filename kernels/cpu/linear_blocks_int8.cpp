@@ -283,9 +283,8 @@ void block_int8_linear_task_target(const LinearTask& t) {
       unpack<decltype(f)>(block_section(format), t.weight->panel(t.panel), k, num_runs, t.column_begin, t.column_end,
                           &w);
     });
-    // Codes of eight bits are multiplied as signed ones where AVX-512 has no dot products.
-    const bool is_signed = w.offset == 128 && !has_byte_dots() && HWY_TARGET != HWY_AVX2;
-    const int offset = is_signed ? 0 : w.offset;
+    // Codes of eight bits are multiplied as signed ones where there are no dot products.
+    const int offset = w.offset == 128 && !has_byte_dots() ? 0 : w.offset;
     for (int64_t row = 0; row < num_rows; ++row) fill_row(x + row * stride, at, k, w, offset, &rows[row]);
     for_row_tiles<kTallTileRows>(num_rows, [&](int64_t row, auto tile_rows) HWY_ATTR {
       constexpr int kRows = decltype(tile_rows)::value;
