@@ -54,7 +54,7 @@ class PackedBytes {
   template <typename T>
     requires requires(T& value) { each_member(value, [](auto&) {}); }
   void add(const T& value) {
-    each_member(const_cast<T&>(value), [this](const auto& member) { add(member); });
+    each_member(const_cast<T&>(value), [this](const auto& member) { this->add(member); });
   }
 
   const std::string& bytes() const { return bytes_; }
@@ -107,7 +107,7 @@ class PackedReader {
   template <typename T>
     requires requires(T& value) { each_member(value, [](auto&) {}); }
   void read(T& value) {
-    each_member(value, [this](auto& member) { read(member); });
+    each_member(value, [this](auto& member) { this->read(member); });
   }
 
   bool at_end() const { return bytes_.empty(); }

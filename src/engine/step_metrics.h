@@ -35,7 +35,7 @@ struct StepFacts {
   int64_t num_input_tokens = 0, num_output_tokens = 0;  // that it computed and gave
   int64_t num_waiting = 0;
   bool is_tail = false;
-  KvUsage kv;
+  KvUsage kv{};
 };
 
 // A value in constant memory. Filled by the engine's thread.

@@ -14,7 +14,7 @@ ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelDrafterO
       options_(options),
       clock_(clock),
       prefixes_(backend_->info(), options.lent) {
-  const auto see_one = [this](const UnseenStep& step, const StepOutput& output) { return see(step, output); };
+  const auto see_one = [this](const UnseenStep& step, const StepOutput& output) { return see_unseen(step, output); };
   if (feed) unseen_.emplace(*backend_, std::move(feed), see_one);
 }
 

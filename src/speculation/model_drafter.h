@@ -97,7 +97,7 @@ class ModelDrafter final : public Drafter, private BlockBorrower {
   void feed(std::span<Job> jobs, const DraftLimits& limits);
   bool catch_up(std::span<Job> jobs);
   bool feed_step(std::span<Job> jobs, const DraftLimits& limits);
-  Status see(const UnseenStep& step, const StepOutput& output);
+  Status see_unseen(const UnseenStep& step, const StepOutput& output);
   void see_all();
 
   const std::unique_ptr<Backend> backend_;

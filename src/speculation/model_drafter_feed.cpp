@@ -99,7 +99,7 @@ bool ModelDrafter::feed_step(std::span<Job> jobs, const DraftLimits& limits) {
   return unseen_->submit();
 }
 
-Status ModelDrafter::see(const UnseenStep& step, const StepOutput& output) {
+Status ModelDrafter::see_unseen(const UnseenStep& step, const StepOutput& output) {
   if (step.catches_up) invested_ms_ += output.device_ms;
   else cost_.observe(step.plan.num_entries(), /*num_context_tokens=*/0, output.device_ms);
   for (size_t g = 0; g < step.drafts.size(); ++g) {
