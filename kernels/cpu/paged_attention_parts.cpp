@@ -175,7 +175,7 @@ void paged_attention_parts(const float* q, int64_t q_stride, float* out, int64_t
   const int64_t token_floats = params.num_heads * (all.padded_dim() + 2);
   const int64_t most = ranks.room_bytes() / int64_t{sizeof(float)} / token_floats;
   LLMB_CHECK(most > 0);
-  for (int64_t begin = 0; begin < num_tokens; begin += most) {
+  for (int64_t begin = batch.query_start[0]; begin < num_tokens; begin += most) {
     const int64_t end = std::min(num_tokens, begin + most);
     const int64_t own_begin = std::clamp(first_own, begin, end), own_end = std::clamp(first_own + num_own, begin, end);
     const BatchPart part(batch, begin, end);

@@ -22,8 +22,8 @@ constexpr int64_t owner_of_position(int64_t position, int64_t slice, int64_t num
 }
 
 // All ranks make the call with the same batch and queries. An item of a block table stands for a slice; those of other
-// ranks' slices are not read. REQUIRES: kv.block_size a multiple of 256; own rows, if any, are rows of the batch; no
-// shared prefixes; a message holds the states of a row over a segment.
+// ranks' slices are not read. REQUIRES: kv.block_size a multiple of 256; own rows, if any, are rows of the batch, or
+// come before its first or behind its last one; no shared prefixes; a message holds the states of a row over a segment.
 void paged_attention_parts(const float* q,    // [num_tokens, q_stride]  of all rows, rotated, at the start of each
                            int64_t q_stride,  // floats from one token's q to the next
                            float* out,        // [num_own, num_heads * kv.value_dim()]

@@ -57,7 +57,7 @@ WorkerOptions basic_options(const JobOptions& o, const JobModel& model) {
     const int64_t most = int64_t{o.speculation.max_tokens} * o.scheduler.max_num_seqs;
     options.scheduler.max_num_drafts = static_cast<int32_t>(std::min<int64_t>(most, kMaxStepDrafts));
     options.load.max_num_drafts = options.scheduler.max_num_drafts;
-    options.scheduler.allows_trees = o.speculation.has_trees() && o.decode_context_parallel_size == 1;
+    options.scheduler.allows_trees = o.speculation.has_trees();
   } else {
     // For tokens that a form leaves no choice of, a few for each sequence, and for prompts that are scored. Nothing is
     // guessed.

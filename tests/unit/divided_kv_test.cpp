@@ -14,6 +14,8 @@
 #include "tests/support/draft_guesses.h"
 #include "tests/support/golden.h"
 #include "tests/support/plan_builder.h"
+#include "tests/support/scheduled_run.h"
+#include "tests/support/scripted_proposer.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/test_rng.h"
 #include "tests/support/thread_ranks.h"
@@ -122,6 +124,43 @@ TEST_CASE("every golden model that fits longer texts: the bytes of one rank") {
   }
   MESSAGE(num_divided << " divided, " << num_short << " of too few positions");
   CHECK(num_divided > 50);
+}
+
+// Branches lie behind borders of slices where what they see lies before them, and the other way round.
+TEST_CASE("chains and trees of drafts around borders of slices and of blocks: the answers of one rank without drafts") {
+  int64_t num_trees = 0;
+  for (const std::string name : {"llama-gqa", "gemma2", "deepseek_v3"}) {
+    CAPTURE(name);
+    const std::string dir = source_dir() + "/data/fixtures/models/" + name;
+    const ModelConfig config = long_config(dir);
+    const DType kv_dtype = name == "llama-gqa" ? DType::kI8 : DType::kBF16;
+    std::vector<std::shared_ptr<const Request>> requests;
+    for (const int32_t length : {3, 246, 253, 256, 500, 509, 511, 766}) {
+      auto request = std::make_shared<Request>(*request_with_choices(length, 2, 20));
+      for (TokenId& token : request->prompt_tokens) token %= config.vocab_size;
+      requests.push_back(std::move(request));
+    }
+    SchedulerConfig scheduler;
+    scheduler.max_num_seqs = 8, scheduler.max_num_batched_tokens = 300, scheduler.max_model_len = kMaxModelLen;
+    const ScheduledRun plain = run_scheduled(
+        *loaded(make_cpu_backend(), config, options_of(dir, config, kv_dtype, 16)), scheduler, nullptr, requests);
+    for (const int32_t num_slices : {2, 3}) {
+      LoadOptions options = options_of(dir, config, kv_dtype, num_slices * kSliceTokens);
+      options.max_num_drafts = 96;
+      const auto ranks = loaded(make_thread_ranks(1, 1, 0, nullptr, num_slices, true), config, options);
+      CHECK(ranks->info().verifies_trees);
+      for (const double tree_rate : {0.0, 0.9}) {
+        ScriptedProposer proposer(tokens_of(requests, plain.answers), config.vocab_size,
+                                  {.propose_rate = 0.9, .right_rate = 0.8, .tree_rate = tree_rate}, 7);
+        scheduler.max_num_drafts = 96, scheduler.max_drafts_per_group = 12, scheduler.allows_trees = tree_rate > 0;
+        const ScheduledRun drafted = run_scheduled(*ranks, scheduler, &proposer, requests);
+        CHECK((drafted.answers == plain.answers));
+        CHECK(drafted.num_given - drafted.num_groups > 40);
+        num_trees += drafted.num_trees;
+      }
+    }
+  }
+  CHECK(num_trees > 100);
 }
 
 TEST_CASE("bytes are equal over 20 runs with random delays in every call, and ranks do meet") {

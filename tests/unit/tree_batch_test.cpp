@@ -89,7 +89,7 @@ TEST_CASE("every row of every run finds its ancestors in order, also where tails
       cpu::write_kv_slot(&x, &x, slot, kv);
     }
     TreeBatch trees(kNumBlocks, num_scratch);
-    trees.lay_out(plan, step, 0);
+    trees.lay_out(plan, step.positions, {block_size, plan.block_ids.data(), plan.block_start.data(), step.slots.data()});
     int32_t next_row = 0;
     for (const TreeBatch::Part& part : trees.parts()) {
       trees.gather(part, kv, pool);

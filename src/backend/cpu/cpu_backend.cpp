@@ -162,21 +162,21 @@ class CpuBackend final : public Backend {
     }
     info_.max_idle_blocks = max_idle_blocks(info_.kv, options);
     pool_.emplace(num_threads_for(options.num_threads));
-    const int32_t num_scratch = divides_kv() || lending_ ? 0 : num_scratch_blocks(options);
-    ops_.emplace(own_, own_kv, lending_ ? KvPool(own_kv, *lending_, lent_) : KvPool(own_kv, num_scratch), num_scratch,
+    const int32_t num_scratch = lending_ ? 0 : num_scratch_blocks(options) - num_row_slices(options);
+    ops_.emplace(own_, own_kv, lending_ ? KvPool(own_kv, *lending_, lent_) : KvPool(own_kv, num_scratch_blocks(options)), num_scratch,
                  options.max_model_len, options.cpu.quantization,
                  options.cpu.rounds_block_activations ? DType::kI8 : *options_.dtype, *pool_);
     if (share_) ops_->begin_at_layer(share_->layers.begin, config);
     if (ranks_ && ranks_->part.tensor_size > 1) ops_->join_ranks(*ranks_, config, *share_);
     if (ranks_ && ranks_->part.context_size > 1) ops_->share_rows(*ranks_->context, config);
-    if (divides_kv()) ops_->divide_kv(*ranks_->context);
+    if (divides_kv()) ops_->divide_kv(*ranks_->context, own_kv.num_blocks + num_scratch);
     if (config.has_states()) add_states(weight_bytes);
     if (!config.has_states() || options.receives_prompts) add_host_pool(weight_bytes);
     if (is_int4) add_open_groups();
     info_.block_bytes = ops_->kv().block_bytes();
     if (options.adapters) add_adapters();
     LLMB_RETURN_IF_ERROR(load_weights(files));
-    describe(config, options, pool_->num_threads(), ranks_ ? ranks_->part.num_stages : 1, divides_kv(), &info_);
+    describe(config, options, pool_->num_threads(), ranks_ ? ranks_->part.num_stages : 1, &info_);
     info_.load_ms = clock.now_ms();
     if (!options.cpu.runs_in_wait) driver_ = std::thread([this] { drive(); });
     return {};

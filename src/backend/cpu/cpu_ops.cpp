@@ -132,13 +132,13 @@ void CpuOps::begin_step(const StepPlan& plan) {
     block_start_[g].clear();
     for (int32_t e = 0; e < plan.num_entries(); ++e)
       block_start_[g].push_back(plan.block_start[e * plan.num_layer_groups + g]);
-    if (!plan.parent_rows.empty()) tree_batches_[g].lay_out(plan, step_, g);
   }
   if (adapters_) adapters_->begin_step(plan);
   if (states_) states_->begin_step(plan, step_.positions, pool_);
   if (open_) open_->begin_step(plan, step_, pool_);
   if (rows_) rows_->begin_step(plan, step_);
   if (slices_) slices_->begin_step(plan, step_);
+  if (!plan.parent_rows.empty()) lay_out_trees();
   sample_rows_.clear();
   for (const SampleRow& row : plan.sample_rows)
     sample_rows_.push_back(plan.hidden_rows.empty() ? row.token_row : plan.hidden_rows[row.token_row]);
@@ -148,6 +148,14 @@ void CpuOps::begin_step(const StepPlan& plan) {
       token_types_.push_back(config_.num_token_types > 1 && step_.positions[row] >= plan.entries[e].second_text);
   sampled_.clear();
   kept_.rows.clear();
+}
+
+void CpuOps::lay_out_trees() {
+  for (int32_t g = 0; g < groups_.num_groups(); ++g) {
+    const TreeBatch::Tables whole = {plan_->block_size, plan_->block_ids.data(), block_start_[g].data(),
+                                     &step_.slots[int64_t{g} * plan_->num_tokens()]};
+    tree_batches_[g].lay_out(*plan_, step_.positions, slices_ ? slices_->tables(g) : whole);
+  }
 }
 
 void CpuOps::end_step(StepOutput* output) {
@@ -217,7 +225,7 @@ void CpuOps::write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t nu
   const int32_t group = groups_.group(layer), kv_layer = config_.kv_layer_of(layer);
   const bool has_own = config_.has_own_kv(layer), is_open = open_ && has_own;
   if (is_open) open_->begin_layer(kv_layer, pool_);
-  const int32_t* const slots = slices_   ? slices_->slots(group)
+  const int32_t* const slots = slices_   ? slices_->kv_slots(group)
                                : is_open ? open_->slots().data()
                                          : &step_.slots[group * int64_t{plan_->num_tokens()}];
   cpu::KvCacheView kv = open_ ? open_->view(kv_layer) : kv_.layer(kv_layer);

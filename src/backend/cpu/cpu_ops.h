@@ -50,8 +50,9 @@ class CpuOps final : public Ops {
 
   // Ranks of the channel, which outlives this, have the same part of the model `whole` and share out rows of steps.
   void share_rows(Collectives& context, const ModelConfig& whole) { rows_.emplace(context, whole); }
-  // They also divide keys and values: this one's pool has its slices of blocks.
-  void divide_kv(Collectives& context) { slices_.emplace(context); }
+  // They also divide keys and values: this one's pool has its slices of blocks, and behind these and num_scratch more, from
+  // first_row_slice on, those for rows of trees.
+  void divide_kv(Collectives& context, BlockId first_row_slice) { slices_.emplace(context, first_row_slice); }
 
   void add_states(const StateLayout& layout);  // of layers that have one. Throws std::bad_alloc
 
@@ -151,6 +152,7 @@ class CpuOps final : public Ops {
 
  private:
   Quantization quantization_of(WeightRole role) const;
+  void lay_out_trees();
   void sum_over_ranks(Rows x, int64_t rows);
   // cpu_ops_rows.cpp: what follows leaves each rank its rows alone, where divides_rows(), until make_rows() shares them.
   struct Turn;

@@ -117,9 +117,17 @@ void CpuOps::attend_to_slices(int32_t layer, Rows qkv, const cpu::AttentionParam
     });
     queries = all, stride = width;
   }
-  cpu::paged_attention_parts(queries, stride, static_cast<float*>(out.data), first_row(), num_rows(),
-                             slices_->batch(groups_.group(layer)), params, kv_.layer(config_.kv_layer_of(layer)),
-                             slices_->ranks(), pool_);
+  const cpu::KvCacheView kv = kv_.layer(config_.kv_layer_of(layer));
+  const int32_t group = groups_.group(layer);
+  const auto attend = [&](const cpu::AttentionBatch& batch) {
+    cpu::paged_attention_parts(queries, stride, static_cast<float*>(out.data), first_row(), num_rows(), batch, params, kv,
+                               slices_->ranks(), pool_);
+  };
+  if (plan_->parent_rows.empty()) return attend(slices_->batch(group));
+  for (const TreeBatch::Part& part : tree_batches_[group].parts()) {
+    tree_batches_[group].gather(part, kv, pool_);
+    attend(tree_batches_[group].batch(part));
+  }
 }
 
 }  // namespace llmb

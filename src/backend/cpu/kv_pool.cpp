@@ -39,7 +39,14 @@ int64_t layer_bytes(const KvLayout& layout, int32_t layer) {  // of a block
 }  // namespace
 
 int32_t num_scratch_blocks(const LoadOptions& options) {
-  return options.verifies_trees ? TreeBatch::num_scratch_blocks(options.max_num_drafts, options.block_size) : 0;
+  if (!options.verifies_trees) return 0;
+  const int32_t size = std::min(options.block_size, kSliceTokens);
+  return TreeBatch::num_scratch_blocks(options.max_num_drafts, size) + num_row_slices(options);
+}
+
+int32_t num_row_slices(const LoadOptions& options) {
+  const bool may_divide = options.verifies_trees && options.block_size > kSliceTokens;
+  return may_divide ? static_cast<int32_t>(ceil_div(options.max_num_drafts, kSliceTokens)) : 0;
 }
 
 Result<KvLayout> plan_kv_layout(const ModelConfig& config, const LoadOptions& options, int64_t available_bytes) {

@@ -19,8 +19,10 @@
 
 namespace llmb {
 
-// Blocks of every plane beside those of the layout, for the backend's own use (backend/cpu/tree_batch.h).
+// Blocks of every plane beside those of the layout, for the backend's own use (backend/cpu/tree_batch.h); where ranks may
+// divide blocks, slices, those for rows the last (backend/cpu/kv_slices.h).
 int32_t num_scratch_blocks(const LoadOptions& options);
+int32_t num_row_slices(const LoadOptions& options);
 
 // The layout with num_blocks chosen: options.num_blocks_override, or what fits options.kv_cache_bytes, or enough for
 // max_num_seqs sequences of max_model_len within a fixed share of `available_bytes` (0: unknown, no limit).

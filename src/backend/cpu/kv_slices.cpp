@@ -8,7 +8,7 @@ namespace llmb {
 
 void KvSlices::begin_step(const StepPlan& plan, const ResolvedStep& step) {
   const int32_t size = ranks_.size(), num_tokens = plan.num_tokens();
-  LLMB_CHECK(plan.block_size == size * kSliceTokens && plan.parent_rows.empty());
+  LLMB_CHECK(plan.block_size == size * kSliceTokens);
   plan_ = &plan, step_ = &step;
   block_ids_.clear();
   for (const BlockId block : plan.block_ids) block_ids_.insert(block_ids_.end(), static_cast<size_t>(size), block);
@@ -26,6 +26,25 @@ void KvSlices::begin_step(const StepPlan& plan, const ResolvedStep& step) {
       own.push_back(rank_of(slot) == ranks_.rank() ? own_slot(slot) : -1);
     }
   }
+  place_trees();
+}
+
+// Whoever has the positions where such a row is seen has it at hand: every rank computes all rows of a step with trees.
+void KvSlices::place_trees() {
+  kv_slots_.clear();
+  if (plan_->parent_rows.empty()) return;
+  kv_slots_ = slots_;
+  int32_t slot = first_row_slice_ * kSliceTokens;
+  for (int32_t e = 0; e < plan_->num_entries(); ++e)
+    for (int32_t row = plan_->query_start[e]; row < plan_->query_start[e + 1]; ++row) {
+      if (is_in_its_place(step_->positions, plan_->query_start[e], row)) continue;
+      for (std::vector<int32_t>& slots : kv_slots_) slots[static_cast<size_t>(row)] = slot;
+      ++slot;
+    }
+}
+
+TreeBatch::Tables KvSlices::tables(int32_t layer_group) const {
+  return {kSliceTokens, block_ids_.data(), block_start_[static_cast<size_t>(layer_group)].data(), kv_slots(layer_group)};
 }
 
 cpu::AttentionBatch KvSlices::batch(int32_t layer_group) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/cpu/hidden_rows.h"
+#include "backend/cpu/tree_batch.h"
 #include "base/collectives.h"
 #include "base/thread_pool.h"
 #include "core/rank_part.h"
@@ -20,13 +21,20 @@ namespace llmb {
 // One thread drives it.
 class KvSlices {
  public:
-  explicit KvSlices(Collectives& ranks) : ranks_(ranks) {}  // those that have the slices; outlives this
+  // ranks: those that have the slices; outlives this. From first_row_slice on this rank's pool has room for a step's rows
+  // that are not in their place (backend/cpu/tree_batch.h).
+  KvSlices(Collectives& ranks, BlockId first_row_slice) : ranks_(ranks), first_row_slice_(first_row_slice) {}
 
   // REQUIRES: the plan's blocks have a slice for each rank
   void begin_step(const StepPlan& plan, const ResolvedStep& step);
 
   // [num_tokens]  of this rank's pool; −1: another rank has the position
   const int32_t* slots(int32_t layer_group) const { return slots_[static_cast<size_t>(layer_group)].data(); }
+  // The same for keys and values: rows of trees that are not in their place are at hand on every rank, behind the pool.
+  const int32_t* kv_slots(int32_t layer_group) const {
+    return (kv_slots_.empty() ? slots_ : kv_slots_)[static_cast<size_t>(layer_group)].data();
+  }
+  TreeBatch::Tables tables(int32_t layer_group) const;  // of a step with trees
   // All rows of the step, with tables of slices. Valid until the next begin_step().
   cpu::AttentionBatch batch(int32_t layer_group) const;
   // Room for the queries of all rows of the step, in which ranks put each other's.
@@ -41,15 +49,18 @@ class KvSlices {
   Collectives& ranks() { return ranks_; }
 
  private:
+  void place_trees();
   int32_t rank_of(int32_t slot) const { return slot % plan_->block_size / kSliceTokens; }
   int32_t own_slot(int32_t slot) const {  // of this rank's pool
     return slot / plan_->block_size * kSliceTokens + slot % kSliceTokens;
   }
 
   Collectives& ranks_;
+  const BlockId first_row_slice_;
   const StepPlan* plan_ = nullptr;
   const ResolvedStep* step_ = nullptr;
   std::vector<std::vector<int32_t>> slots_;        // [num_layer_groups][num_tokens]
+  std::vector<std::vector<int32_t>> kv_slots_;     // the same; empty: slots_
   std::vector<std::vector<int32_t>> block_start_;  // [num_layer_groups][num_entries]
   std::vector<BlockId> block_ids_;                 // a plan's, each as often as it has slices
   std::vector<float> queries_;

@@ -82,7 +82,7 @@ StateLayout plan_states(const ModelConfig& own, const LoadOptions& options, int6
   return state_layout(own, options.max_num_seqs, max_state_drafts(options), most / num_ranks);
 }
 
-void describe(const ModelConfig& config, const LoadOptions& options, int num_threads, int32_t num_stages, bool divides_kv,
+void describe(const ModelConfig& config, const LoadOptions& options, int num_threads, int32_t num_stages,
               BackendInfo* info) {
   const bool is_int4 = options.kv_cache_dtype == DType::kI4;
   info->kind = DeviceKind::kCpu;
@@ -93,7 +93,7 @@ void describe(const ModelConfig& config, const LoadOptions& options, int num_thr
                                : is_int4           ? std::min(options.max_num_drafts, kMaxOpenDrafts)
                                                    : options.max_num_drafts;
   info->max_best_tokens = INT32_MAX;
-  info->verifies_trees = options.verifies_trees && !config.has_states() && !divides_kv && !is_int4;
+  info->verifies_trees = options.verifies_trees && !config.has_states() && !is_int4;
   info->copies_blocks = info->scores_prompts = true;
   info->runs_first_layers = !is_int4, info->has_mtp = config.mtp.is_used;
   info->draft_block_bytes = options.draft_block_bytes, info->lent_tokens = options.lent_tokens;

@@ -27,7 +27,7 @@ Result<KvLayout> plan_memory(const ModelConfig& config, const LoadOptions& optio
 StateLayout plan_states(const ModelConfig& own, const LoadOptions& options, int64_t used, int32_t num_ranks);
 
 // The name of a backend, and what it can do.
-void describe(const ModelConfig& config, const LoadOptions& options, int num_threads, int32_t num_stages, bool divides_kv,
+void describe(const ModelConfig& config, const LoadOptions& options, int num_threads, int32_t num_stages,
               BackendInfo* info);
 
 }  // namespace llmb

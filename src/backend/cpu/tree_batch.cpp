@@ -8,16 +8,24 @@
 namespace llmb {
 
 namespace {
-constexpr int32_t kSharedScratchBlocks = 64;  // beside one tail; a step with more of them is computed in parts
+constexpr int32_t kSharedScratchTokens = 1024;  // beside one tail; a step with more of them is computed in parts
 }  // namespace
+
+struct TreeBatch::Layout {
+  const StepPlan& plan;
+  std::span<const int32_t> positions;
+  const Tables& tables;
+
+  const BlockId* table(int32_t e) const { return tables.block_ids + tables.block_start[e]; }
+};
 
 int32_t TreeBatch::num_scratch_blocks(int32_t max_num_drafts, int32_t block_size) {
   const int32_t longest_tail = 1 + static_cast<int32_t>(ceil_div(max_num_drafts, block_size));
-  return std::min(2 * max_num_drafts, longest_tail + kSharedScratchBlocks);
+  return std::min(2 * max_num_drafts, longest_tail + static_cast<int32_t>(ceil_div(kSharedScratchTokens, block_size)));
 }
 
-void TreeBatch::lay_out(const StepPlan& plan, const ResolvedStep& step, int32_t layer_group) {
-  layer_group_ = layer_group;
+void TreeBatch::lay_out(const StepPlan& plan, std::span<const int32_t> positions, const Tables& tables) {
+  const Layout step = {plan, positions, tables};
   query_start_.assign(1, 0);
   block_start_.assign(1, 0);
   context_len_.clear();
@@ -31,17 +39,18 @@ void TreeBatch::lay_out(const StepPlan& plan, const ResolvedStep& step, int32_t 
     for (int32_t begin = plan.query_start[e], end = 0; begin < entry_end; begin = end) {
       end = begin + 1;
       while (end < entry_end && plan.parent_rows[end] == end - 1) ++end;
-      add_run(plan, step, e, begin, end);
+      add_run(step, e, begin, end);
     }
   }
 }
 
-void TreeBatch::add_run(const StepPlan& plan, const ResolvedStep& step, int32_t e, int32_t begin, int32_t end) {
+void TreeBatch::add_run(const Layout& step, int32_t e, int32_t begin, int32_t end) {
   const int32_t context_len = step.positions[end - 1] + 1;
-  if (begin == plan.query_start[e]) {
-    block_ids_.insert(block_ids_.end(), table(plan, e), table(plan, e) + ceil_div(context_len, plan.block_size));
+  if (begin == step.plan.query_start[e]) {
+    block_ids_.insert(block_ids_.end(), step.table(e),
+                      step.table(e) + ceil_div(context_len, step.tables.block_size));
   } else {
-    add_tail(plan, step, e, end - 1);
+    add_tail(step, e, end - 1);
   }
   query_start_.push_back(end);
   context_len_.push_back(context_len);
@@ -49,13 +58,11 @@ void TreeBatch::add_run(const StepPlan& plan, const ResolvedStep& step, int32_t 
   ++parts_.back().end_run;
 }
 
-void TreeBatch::add_tail(const StepPlan& plan, const ResolvedStep& step, int32_t e, int32_t last_row) {
-  const int32_t first_row = plan.query_start[e], block_size = plan.block_size;
-  const auto is_in_place = [&](int32_t row) {
-    return step.positions[row] - step.positions[first_row] == row - first_row;
-  };
+void TreeBatch::add_tail(const Layout& step, int32_t e, int32_t last_row) {
+  const int32_t first_row = step.plan.query_start[e], block_size = step.tables.block_size;
+  const auto is_in_place = [&](int32_t row) { return is_in_its_place(step.positions, first_row, row); };
   int32_t row = last_row;
-  while (!is_in_place(row)) row = plan.parent_rows[row];
+  while (!is_in_place(row)) row = step.plan.parent_rows[row];
   const int32_t own = step.positions[row] + 1;  // positions that the entry's own blocks hold
   const int32_t num_whole = own / block_size;   // blocks
   const int32_t num_blocks = step.positions[last_row] / block_size + 1 - num_whole;
@@ -67,16 +74,15 @@ void TreeBatch::add_tail(const StepPlan& plan, const ResolvedStep& step, int32_t
   }
   const BlockId first_block = first_scratch_ + num_used_;
   num_used_ += num_blocks;
-  block_ids_.insert(block_ids_.end(), table(plan, e), table(plan, e) + num_whole);
+  block_ids_.insert(block_ids_.end(), step.table(e), step.table(e) + num_whole);
   for (int32_t i = 0; i < num_blocks; ++i) block_ids_.push_back(first_block + i);
 
   Tail tail;
   tail.has_block = own % block_size != 0;
-  if (tail.has_block) tail.block = {layer_group_, table(plan, e)[num_whole], first_block};
+  if (tail.has_block) tail.from = step.table(e)[num_whole], tail.to = first_block;
   tail.first_slot = slot_copies_.size();
-  const int32_t* const slots = step.slots.data() + int64_t{layer_group_} * plan.num_tokens();
-  for (row = last_row; !is_in_place(row); row = plan.parent_rows[row])
-    slot_copies_.push_back({slots[row], int64_t{first_block - num_whole} * block_size + step.positions[row]});
+  for (row = last_row; !is_in_place(row); row = step.plan.parent_rows[row])
+    slot_copies_.push_back({step.tables.slots[row], int64_t{first_block - num_whole} * block_size + step.positions[row]});
   tail.end_slot = slot_copies_.size();
   tails_.push_back(tail);
   ++parts_.back().end_tail;
@@ -86,7 +92,7 @@ void TreeBatch::gather(const Part& part, const cpu::KvCacheView& kv, ThreadPool&
   pool.parallel_for(part.end_tail - part.first_tail, [&](int64_t i, int) {
     const Tail& tail = tails_[part.first_tail + i];
     if (tail.has_block)
-      std::memcpy(kv.keys(tail.block.to, 0), kv.keys(tail.block.from, 0), static_cast<size_t>(kv.block_bytes()));
+      std::memcpy(kv.keys(tail.to, 0), kv.keys(tail.from, 0), static_cast<size_t>(kv.block_bytes()));
     for (size_t at = tail.first_slot; at < tail.end_slot; ++at)
       cpu::copy_kv_slot(slot_copies_[at].from, slot_copies_[at].to, kv);
   });

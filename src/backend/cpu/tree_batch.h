@@ -14,12 +14,16 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "core/resolve_step.h"
 #include "core/step_plan.h"
 #include "kernels/cpu/kv_cache.h"
 #include "kernels/cpu/paged_attention.h"
 
 namespace llmb {
+
+// Whether a row of an entry that begins with first_row lies as far behind it as its position does.
+inline bool is_in_its_place(std::span<const int32_t> positions, int32_t first_row, int32_t row) {
+  return positions[static_cast<size_t>(row)] - positions[static_cast<size_t>(first_row)] == row - first_row;
+}
 
 class TreeBatch {
  public:
@@ -35,9 +39,16 @@ class TreeBatch {
   // Scratch blocks that hold the longest tail of a group with that many drafts, and mostly those of a whole step.
   static int32_t num_scratch_blocks(int32_t max_num_drafts, int32_t block_size);
 
-  // For the layers of a layer group. REQUIRES: plan.parent_rows; a sample group has at most as many drafts as the
+  // Where the pool has a step's keys and values.
+  struct Tables {
+    int32_t block_size = 0;
+    const BlockId* block_ids = nullptr;
+    const int32_t* block_start = nullptr;  // [num_entries]
+    const int32_t* slots = nullptr;        // [num_tokens]  those of rows in place are not looked at
+  };
+  // For the layers that have these tables. REQUIRES: plan.parent_rows; a sample group has at most as many drafts as the
   // scratch blocks are for.
-  void lay_out(const StepPlan& plan, const ResolvedStep& step, int32_t layer_group);
+  void lay_out(const StepPlan& plan, std::span<const int32_t> positions, const Tables& tables);
 
   // For each part in turn: gather, in each layer once its keys and values are written, then attend to the batch.
   std::span<const Part> parts() const { return parts_; }
@@ -50,20 +61,17 @@ class TreeBatch {
   };
   // Goes to scratch blocks of its own: a whole block, where its first part is in place, then slots.
   struct Tail {
-    BlockCopy block;
+    BlockId from = 0, to = 0;
     bool has_block = false;
     size_t first_slot = 0, end_slot = 0;  // of slot_copies_
   };
 
-  void add_run(const StepPlan& plan, const ResolvedStep& step, int32_t e, int32_t begin, int32_t end);
-  const BlockId* table(const StepPlan& plan, int32_t e) const {
-    return plan.block_ids.data() + plan.block_start[e * plan.num_layer_groups + layer_group_];
-  }
-  void add_tail(const StepPlan& plan, const ResolvedStep& step, int32_t e, int32_t last_row);
+  struct Layout;  // of the step that is laid out
+  void add_run(const Layout& step, int32_t e, int32_t begin, int32_t end);
+  void add_tail(const Layout& step, int32_t e, int32_t last_row);
 
   const BlockId first_scratch_;
   const int32_t num_scratch_;
-  int32_t layer_group_ = 0;
   std::vector<int32_t> query_start_;  // [num_runs + 1]
   std::vector<int32_t> context_len_;  // [num_runs]
   std::vector<int32_t> block_start_;  // [num_runs + 1]
