@@ -3,7 +3,8 @@
 // machine's own step curve, learned in these runs, predicts; in [] an interval for the median, in () the least and most. The
 // answers must be equal. Figures: data/measurements.
 //   bench_speculation [--case stories|shape|copies|auto]… [--pairs N] [--batches 1,4,8] [--model-dir DIR] [--draft DIR]
-//                     [--heads DIR] [--eagle DIR] [--shape DIR] [--kind NAME] [--tokens K] [--prompts FILE,…] [--device cuda]
+//                     [--heads DIR] [--eagle DIR] [--shape DIR] [--kind NAME] [--tokens K] [--always] [--prompts FILE,…]
+//                     [--device cuda]
 //   stories  64 of the bundled model, greedy, by each kind of drafter as it chooses; 8 with drafts in any case
 //   shape    random weights of a published shape, int8; drafts of a script, which take no time, are right with 0.8
 //   copies   the same with 0.95, as where answers copy from prompts
@@ -50,6 +51,7 @@ struct Options {
   std::vector<int32_t> batches;
   std::string kind;
   int32_t pairs = 5, tokens = 16;
+  bool drafts_always = false;
   std::string model_dir = "data/model", draft_dir = "data/draft-model", heads_dir, eagle_dir,
               shape = "data/shapes/llama-3.2-1b", device = "cpu";
 };
@@ -234,7 +236,7 @@ void bench_stories(const Options& options) {
       DraftFacts facts;
       const bool is_chain = options.device == "cpu" && (name == "draft model" || name.starts_with("layers"));
       if (is_chain) measure_drafts("stories, " + name, &target, batch, make, &facts);
-      compare("stories, " + name, &target, batch, make, false, options.pairs,
+      compare("stories, " + name, &target, batch, make, options.drafts_always, options.pairs,
               is_chain ? [&] { return facts.predicted(target.curve, batch, kMaxStepTokens); }
                        : std::function<double()>());
     }
@@ -319,6 +321,7 @@ int main(int argc, char** argv) {
   app.add_option("--eagle", options.eagle_dir, "its layer of EAGLE's (tools/train/train_eagle.py); default: none");
   app.add_option("--prompts", options.prompts, "of the case auto")->delimiter(',');
   app.add_option("--tokens", options.tokens, "drafted for a sequence in a step, at most; default 16");
+  app.add_flag("--always", options.drafts_always, "as many tokens for the stories as that, in any case");
   app.add_option("--shape", options.shape, "a directory with a config.json");
   app.add_option("--device", options.device, "cpu, cuda or cuda:N; default cpu");
   CLI11_PARSE(app, argc, argv);
