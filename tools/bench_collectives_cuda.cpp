@@ -6,8 +6,9 @@
 // A share is as NCCL's own tests count bus bandwidth: a GPU sends 2 (n - 1) / n of an all-reduce's bytes over its link,
 // (n - 1) / n of an all-gather's. Behind the calls stand sums over ranks with the norm that follows, of rows of 4,096
 // numbers in bf16: "all" rows on all GPUs, summed in the order of ranks or "nccl" by its all-reduce, and each GPU's "own"
-// rows (backend/cuda/divided_rows.h, whose reckoned border stands beside them). Numbers of ranks for which there are too
-// few GPUs are left out. Exit code 77: there are fewer than two GPUs, so nothing was timed.
+// rows (backend/cuda/divided_rows.h, whose reckoned border stands beside them); then hidden states before rows, which a
+// layer takes that drafts over divided keys and values (tools/cuda_bench_hidden.h). Numbers of ranks for which there are
+// too few GPUs are left out. Exit code 77: there are fewer than two GPUs, so nothing was timed.
 #include "backend/cuda/device_collectives.h"
 #include "backend/cuda/divided_rows.h"
 #include "kernels/cuda/device.h"
@@ -16,6 +17,7 @@
 #include "kernels/cuda/tuning.h"
 #include "tools/collectives_bench.h"
 #include "tools/cuda_bench.h"
+#include "tools/cuda_bench_hidden.h"
 
 namespace llmb::bench {
 namespace {
@@ -116,8 +118,12 @@ class DeviceCalls final : public RankCalls {
 
 #ifdef LLMB_SIMT
 constexpr int64_t kMostRows = 18;  // a processor computes them
+constexpr int64_t kHiddenWidth = 264;
+const std::vector<int32_t> kHiddenRows = {1, 5};
 #else
 constexpr int64_t kMostRows = 16384;
+constexpr int64_t kHiddenWidth = 8192;
+const std::vector<int32_t> kHiddenRows = {1, 32, 256};
 #endif
 
 enum class RowsWay { kNccl, kAll, kOwn };
@@ -254,6 +260,7 @@ void be_rank(const CollectivesOptions& options, const std::shared_ptr<SharedRank
   DeviceCalls calls(**device, options);
   CollectivesBench(options, *host, calls).run();
   time_rows(options, **device, *host);
+  time_hidden(options, **device, *host, kHiddenRows, kHiddenWidth);
 }
 
 int run(const CollectivesOptions& options) {

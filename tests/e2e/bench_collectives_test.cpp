@@ -68,6 +68,7 @@ TEST_CASE("ranks on GPUs: two and four of them, no more than there are, and noth
   CHECK_MESSAGE(four.exit_code == 0, four.err);
   check_rows(four.out, {2, 4});
   CHECK(four.out.find("sum and norm, 4 ranks: us a call") != std::string::npos);
+  CHECK(four.out.find("hidden states before rows, 264 numbers each, 4 ranks: us a step") != std::string::npos);
   CHECK(four.out.find("8 ranks: left out, there are 4 GPUs") != std::string::npos);
   CHECK(four.out.find("GPU 0 reaches GPU 1 directly") != std::string::npos);
   const ProcessResult one = run_shell("LLMB_SIMT_DEVICES=1 " + kGpus + kCases);
