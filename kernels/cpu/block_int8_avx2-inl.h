@@ -25,6 +25,9 @@ constexpr int words_in_16_bits(int code_bits, int part_words) {
   return std::min(part_words, 32767 / (2 * 127 * ((1 << code_bits) - 1)));
 }
 
+// Vectors of columns of a tile.
+constexpr int byte_vecs(int rows, int code_bits) { return code_bits == 8 && rows > 4 ? 1 : 2; }
+
 HWY_INLINE __m256i four_numbers(const uint8_t* x) {
   int32_t four;
   std::memcpy(&four, x, 4);
@@ -60,15 +63,16 @@ struct SignedCodes {
 };
 
 // Sums of one part, kVecs vectors of columns: what they begin with, and the products of each row. x: the rows' numbers
-// of the part.
+// of the part. A turn of `ahead` a word.
 template <int kRows, int kVecs, int kBits, int kPartWords>
 HWY_INLINE void part_sums(const uint32_t (*codes)[kColumns], const uint8_t* x, int64_t stride, const RowStretch* rows,
-                          int part, __m256i* sums) {
+                          int part, StretchFetch& ahead, __m256i* sums) {
   constexpr int kWords = words_in_16_bits(kBits, kPartWords);
   LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) sums[i] = _mm256_set1_epi32(rows[i / kVecs].start[part]);
   LLMB_UNROLL for (int first = 0; first < kPartWords; first += kWords) {
     __m256i pairs[kRows * kVecs];
     LLMB_UNROLL for (int word = first; word < first + kWords; ++word) {
+      ahead.turn();
       __m256i b[kVecs];
       LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] =
           _mm256_load_si256(reinterpret_cast<const __m256i*>(codes[word]) + c);
@@ -83,9 +87,11 @@ HWY_INLINE void part_sums(const uint32_t (*codes)[kColumns], const uint8_t* x, i
 
 // As part_sums, for codes of eight bits with an offset of 128, without it.
 template <int kRows, int kVecs>
-HWY_INLINE void signed_part_sums(const uint32_t (*codes)[kColumns], const uint8_t* x, int64_t stride, __m256i* sums) {
+HWY_INLINE void signed_part_sums(const uint32_t (*codes)[kColumns], const uint8_t* x, int64_t stride,
+                                 StretchFetch& ahead, __m256i* sums) {
   LLMB_UNROLL for (int i = 0; i < kRows * kVecs; ++i) sums[i] = _mm256_setzero_si256();
   LLMB_UNROLL for (int word = 0; word < 8; ++word) {
+    ahead.turn();
     const auto* const b = reinterpret_cast<const __m256i*>(codes[word]);
     const SignedCodes first(_mm256_load_si256(b)), last(_mm256_load_si256(b + kVecs - 1));
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -115,8 +121,10 @@ HWY_INLINE void add_part(const Stretch& w, const RowStretch* rows, int part, int
 }
 
 template <int kRows, int kBits, int kPartWords, bool kIsLarge>
-HWY_NOINLINE void byte_rows(const Stretch& w, const TileOfX& x, int64_t begin, int64_t end, float* sums) {
-  constexpr int kVecs = kBits == 8 && kRows > 4 ? 1 : 2, kWide = kVecs * 8, kStride = kIsLarge ? kWide : kColumns;
+HWY_NOINLINE void byte_rows(const Stretch& w, const TileOfX& x, int64_t begin, int64_t end, StretchFetch* fetch,
+                            float* sums) {
+  StretchFetch ahead = *fetch;
+  constexpr int kVecs = byte_vecs(kRows, kBits), kWide = kVecs * 8, kStride = kIsLarge ? kWide : kColumns;
   HWY_ALIGN float block[kIsLarge ? kRows * kWide : 1];
   for (int64_t column = begin; column < end; column += kWide) {
     if (kIsLarge) std::memset(block, 0, sizeof(block));
@@ -126,8 +134,8 @@ HWY_NOINLINE void byte_rows(const Stretch& w, const TileOfX& x, int64_t begin, i
       const int word = part * kPartWords;
       const auto* const codes = reinterpret_cast<const uint32_t(*)[kColumns]>(&w.codes[word][column]);
       const uint8_t* const numbers = x.numbers + 4 * word;
-      if constexpr (kBits == 8) signed_part_sums<kRows, kVecs>(codes, numbers, x.stride, dots);
-      else part_sums<kRows, kVecs, kBits, kPartWords>(codes, numbers, x.stride, x.rows, part, dots);
+      if constexpr (kBits == 8) signed_part_sums<kRows, kVecs>(codes, numbers, x.stride, ahead, dots);
+      else part_sums<kRows, kVecs, kBits, kPartWords>(codes, numbers, x.stride, x.rows, part, ahead, dots);
       if (w.has_minima) add_part<kRows, kVecs, kIsLarge, true, kStride>(w, x.rows, part, column, dots, at);
       else add_part<kRows, kVecs, kIsLarge, false, kStride>(w, x.rows, part, column, dots, at);
     }
@@ -139,21 +147,24 @@ HWY_NOINLINE void byte_rows(const Stretch& w, const TileOfX& x, int64_t begin, i
       }
     }
   }
+  *fetch = ahead;
 }
 
 // A tile of rows by the columns of a stretch.
 template <int kRows, int kBits, int kPartWords>
-HWY_INLINE void byte_tile(const Stretch& w, const TileOfX& x, int64_t begin, int64_t end, float* sums) {
-  if (w.is_large) byte_rows<kRows, kBits, kPartWords, true>(w, x, begin, end, sums);
-  else byte_rows<kRows, kBits, kPartWords, false>(w, x, begin, end, sums);
+HWY_INLINE void byte_tile(const Stretch& w, const TileOfX& x, int64_t begin, int64_t end, StretchFetch* fetch,
+                          float* sums) {
+  if (w.is_large) byte_rows<kRows, kBits, kPartWords, true>(w, x, begin, end, fetch, sums);
+  else byte_rows<kRows, kBits, kPartWords, false>(w, x, begin, end, fetch, sums);
 }
 template <int kRows>
-HWY_INLINE void byte_tile(const Stretch& w, const TileOfX& x, int64_t begin, int64_t end, float* sums) {
-  if (w.code_bits == 8) byte_tile<kRows, 8, 8>(w, x, begin, end, sums);
-  else if (w.code_bits == 6) byte_rows<kRows, 6, 4, true>(w, x, begin, end, sums);
-  else if (w.code_bits == 5) byte_tile<kRows, 5, 8>(w, x, begin, end, sums);
-  else if (w.part_words == 4) byte_rows<kRows, 4, 4, true>(w, x, begin, end, sums);
-  else byte_tile<kRows, 4, 8>(w, x, begin, end, sums);
+HWY_INLINE void byte_tile(const Stretch& w, const TileOfX& x, int64_t begin, int64_t end, StretchFetch* fetch,
+                          float* sums) {
+  if (w.code_bits == 8) byte_tile<kRows, 8, 8>(w, x, begin, end, fetch, sums);
+  else if (w.code_bits == 6) byte_rows<kRows, 6, 4, true>(w, x, begin, end, fetch, sums);
+  else if (w.code_bits == 5) byte_tile<kRows, 5, 8>(w, x, begin, end, fetch, sums);
+  else if (w.part_words == 4) byte_rows<kRows, 4, 4, true>(w, x, begin, end, fetch, sums);
+  else byte_tile<kRows, 4, 8>(w, x, begin, end, fetch, sums);
 }
 
 // Sums of a lone row's products with a part of kVecs vectors of columns.

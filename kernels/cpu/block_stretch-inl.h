@@ -5,6 +5,7 @@
 
 #ifndef LLMB_KERNELS_CPU_BLOCK_STRETCH_ONCE_
 #define LLMB_KERNELS_CPU_BLOCK_STRETCH_ONCE_
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cpu/block_panel.h"
@@ -38,6 +39,26 @@ struct TileOfX {
   const uint8_t* numbers;
   int64_t stride;
   const RowStretch* rows;
+};
+
+// Asks for a range of weights while others are multiplied, each line once, evenly over turns: as many requests at once
+// would wait for each other, and what reads next for them.
+class StretchFetch {
+ public:
+  // Of a line a turn at most.
+  StretchFetch(const uint8_t* begin, int64_t bytes, int64_t turns)
+      : due_(begin), line_(begin), step_(std::min<int64_t>(bytes / std::max<int64_t>(1, turns) + 1, kLine)) {}
+  inline void turn() {
+    due_ += step_;
+    if (due_ < line_) return;
+    __builtin_prefetch(line_, 0, 2);
+    line_ += kLine;
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  const uint8_t *due_, *line_;
+  int64_t step_;
 };
 
 }  // namespace llmb::cpu
@@ -117,10 +138,10 @@ HWY_INLINE void fetch_share(const BlockSection& section, int64_t runs, const uin
   for (int64_t line = part * section.size() / parts; line < end; line += 64) __builtin_prefetch(ahead + line, 0, 2);
 }
 
-// num_runs: a multiple of F::kRuns.
+// num_runs: a multiple of F::kRuns. is_there: it has been asked for.
 template <class F>
 HWY_NOINLINE void unpack(const BlockSection& section, const uint8_t* panel, int64_t k, int64_t num_runs,
-                         int64_t column_begin, int64_t column_end, Stretch* to) {
+                         int64_t column_begin, int64_t column_end, bool is_there, Stretch* to) {
   constexpr int kHalves = F::kIsByHalves ? 2 : 1;
   to->num_parts = static_cast<int>(num_runs) * kHalves;
   to->part_words = 8 / kHalves;
@@ -131,7 +152,7 @@ HWY_NOINLINE void unpack(const BlockSection& section, const uint8_t* panel, int6
   const uint8_t* data = panel + k / kRun / F::kRuns * section.size();
   for (int64_t first = 0; first < num_runs; first += F::kRuns, data += section.size()) {
     for (int64_t column = column_begin; column < column_end; column += kLanes) {
-      fetch_share(section, F::kRuns, data, column / kLanes, kColumns / kLanes);
+      if (!is_there) fetch_share(section, F::kRuns, data, column / kLanes, kColumns / kLanes);
       const SectionReader s(section, data, column);
       LLMB_UNROLL for (int run = 0; run < F::kRuns; ++run) {
         auto* const codes = &to->codes[(first + run) * 8];

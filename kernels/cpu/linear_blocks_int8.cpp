@@ -261,6 +261,19 @@ HWY_INLINE void write_sums(const LinearTask& t, float* sums) {
   copy_narrow_panel(t, sums);
 }
 
+#if HWY_TARGET == HWY_AVX2
+// Asks for what is read behind the stretch w of a panel, which begins at k, over the turns of the tiles of all rows.
+StretchFetch fetch_behind(const LinearTask& t, BlockFormat format, int64_t k, const Stretch& w, bool is_wanted) {
+  const int64_t num_k = t.weight->in_features(), next_k = k + kMaxBlockSize;
+  const uint8_t* const next = next_k < num_k ? t.weight->panel(t.panel) + block_panel_bytes(format, next_k) : t.next;
+  if (!is_wanted || next == nullptr) return StretchFetch(t.weight->panel(t.panel), 0, 1);
+  const int64_t num_rows = t.row_end - t.row_begin, num_tiles = ceil_div(num_rows, kTallTileRows);
+  const int64_t tile_columns = byte_vecs(static_cast<int>(num_rows / num_tiles), w.code_bits) * 8;
+  return StretchFetch(next, block_panel_bytes(format, std::min(next_k < num_k ? num_k - next_k : num_k, kMaxBlockSize)),
+                      num_tiles * (kColumns / tile_columns) * w.num_parts * w.part_words);
+}
+#endif
+
 void block_int8_linear_task_target(const LinearTask& t) {
   HWY_ALIGN float sums[kLinearTaskRows * kColumns];
   RowStretch rows[kLinearTaskRows];
@@ -277,15 +290,20 @@ void block_int8_linear_task_target(const LinearTask& t) {
     return write_sums(t, sums);
   }
 #endif
+  // A stretch of all columns, and what lies behind it, is one range.
+  const bool fetches_stretches = HWY_TARGET == HWY_AVX2 && !has_byte_dots() && t.column_end - t.column_begin == kColumns;
   for (int64_t k = 0; k < num_k; k += kMaxBlockSize) {
     const int64_t num_runs = std::min(num_k - k, kMaxBlockSize) / kRun;
     with_ggml_format(format, [&](auto f) HWY_ATTR {
       unpack<decltype(f)>(block_section(format), t.weight->panel(t.panel), k, num_runs, t.column_begin, t.column_end,
-                          &w);
+                          fetches_stretches && k > 0, &w);
     });
     // Codes of eight bits are multiplied as signed ones where there are no dot products.
     const int offset = w.offset == 128 && !has_byte_dots() ? 0 : w.offset;
     for (int64_t row = 0; row < num_rows; ++row) fill_row(x + row * stride, at, k, w, offset, &rows[row]);
+#if HWY_TARGET == HWY_AVX2
+    StretchFetch ahead = fetch_behind(t, format, k, w, fetches_stretches);
+#endif
     for_row_tiles<kTallTileRows>(num_rows, [&](int64_t row, auto tile_rows) HWY_ATTR {
       constexpr int kRows = decltype(tile_rows)::value;
       const TileOfX tile{x + row * stride + k, stride, rows + row};
@@ -293,7 +311,7 @@ void block_int8_linear_task_target(const LinearTask& t) {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
       if (has_byte_dots()) return vnni_rows<kRows>(w, tile, t.column_begin, t.column_end, to);
 #elif HWY_TARGET == HWY_AVX2
-      if (!has_byte_dots()) return byte_tile<kRows>(w, tile, t.column_begin, t.column_end, to);
+      if (!has_byte_dots()) return byte_tile<kRows>(w, tile, t.column_begin, t.column_end, &ahead, to);
 #endif
       plain_rows<kRows>(w, tile, t.column_begin, t.column_end, to);
     });
