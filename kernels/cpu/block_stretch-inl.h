@@ -45,7 +45,7 @@ struct TileOfX {
 // would wait for each other, and what reads next for them.
 class StretchFetch {
  public:
-  // Of a line a turn at most.
+  // A turn asks for a line at most.
   StretchFetch(const uint8_t* begin, int64_t bytes, int64_t turns)
       : due_(begin), line_(begin), step_(std::min<int64_t>(bytes / std::max<int64_t>(1, turns) + 1, kLine)) {}
   inline void turn() {
