@@ -1,7 +1,7 @@
 // Products of blocks of few bits (linear_blocks_int8.cpp) by AVX2. Its multiplications of unsigned by signed bytes add
 // pairs in 16 bits, so that as many words of codes as fit there are summed before the sums are widened: eight of four
-// bits, four of five, two of six. Of codes of eight bits not even one pair fits: their magnitudes are multiplied, by the
-// numbers of x with their signs. Included by linear_blocks_int8.cpp, once for each SIMD target.
+// bits, four of five, two of six. Of codes of eight bits not even one pair fits: their magnitudes are multiplied, and
+// the numbers of x take their signs. Included by linear_blocks_int8.cpp, once for each SIMD target.
 
 #if defined(LLMB_KERNELS_CPU_BLOCK_INT8_AVX2_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LLMB_KERNELS_CPU_BLOCK_INT8_AVX2_INL_H_
