@@ -150,6 +150,7 @@ void add_speculation(nlohmann::ordered_json& out, const JobMetrics& m) {
                            {"steps", kind.num_steps},
                            {"tokens_per_step", tokens_per_step(kind)}};
   out["speculation_steps"] = s.num_steps;
+  out["speculation_tree_steps"] = s.num_tree_steps;
   out["speculation_tokens_per_step"] = ratio(s.num_given, s.num_groups);
   out["speculation_saved_s"] = s.measured_saved_ms / 1000;
   out["speculation_predicted_saved_s"] = s.predicted_saved_ms / 1000;

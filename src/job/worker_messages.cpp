@@ -194,8 +194,10 @@ void each_member(DraftBlocks& blocks, F f) {
 
 template <typename F>
 void each_member(SpeculationMetrics& metrics, F f) {
-  auto& [drafters, num_steps, num_groups, num_given, predicted_saved_ms, measured_saved_ms, blocks] = metrics;
-  f(drafters), f(num_steps), f(num_groups), f(num_given), f(predicted_saved_ms), f(measured_saved_ms), f(blocks);
+  auto& [drafters, num_steps, num_tree_steps, num_groups, num_given, predicted_saved_ms, measured_saved_ms, blocks] =
+      metrics;
+  f(drafters), f(num_steps), f(num_tree_steps), f(num_groups), f(num_given), f(predicted_saved_ms);
+  f(measured_saved_ms), f(blocks);
 }
 
 template <typename F>

@@ -264,6 +264,7 @@ void WorkerPool::add_report(const WorkerReport& report, bool is_prefill) {
     all.drafters[i].num_accepted += s.drafters[i].num_accepted;
   }
   all.num_steps += s.num_steps;
+  all.num_tree_steps += s.num_tree_steps;
   all.num_groups += s.num_groups;
   all.num_given += s.num_given;
   all.predicted_saved_ms += s.predicted_saved_ms;

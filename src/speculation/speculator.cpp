@@ -229,10 +229,12 @@ double Speculator::without_accident(double gap_cost_ms) {
 
 void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) {
   int32_t num_sequences = 0, num_drafts = 0;
+  bool has_trees = false;
   for (const SampleGroup& group : plan.groups) {
     if (group.mode == SampleMode::kScore) continue;
     ++num_sequences;
     num_drafts += group.num_rows() - 1;
+    has_trees |= is_tree(plan, group);
   }
   goes_behind_ = will_go_behind_;
   const Planned planned = planned_[0];
@@ -265,7 +267,7 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
   // An accepted token saves its sequence a step, and so a row's share of one.
   const double without_ms = ms_without(num_without), ms_per_token = without_ms / num_without;
   const double gained_ms = ms_per_token * (num_accepted - planned.num_sitting_out);
-  if (num_drafts > 0) ++metrics_.num_steps;
+  if (num_drafts > 0) ++metrics_.num_steps, metrics_.num_tree_steps += has_trees;
   if (num_drafts > 0 || planned.num_sitting_out > 0) {
     metrics_.predicted_saved_ms +=
         ms_per_token * (planned.expected - planned.num_sitting_out) - added_ms - gap_cost_ms;

@@ -34,6 +34,7 @@ struct SpeculationMetrics {
   };
   std::vector<Kind> drafters;
   int64_t num_steps = 0;                  // with drafts in them
+  int64_t num_tree_steps = 0;             // of these, where some of a sequence's are alternatives to each other
   int64_t num_groups = 0, num_given = 0;  // of sequences drafted for in these steps; tokens that they gave
   // In them, beside the learned cost of steps without drafts: by what was expected to be accepted, and by what was
   // accepted and how long the steps took.

@@ -89,6 +89,35 @@ TEST_CASE("two and three processes, whatever the batch, cache, pool, drafts, sta
   CHECK(stable_output(both.out) == stable_output(parts.out));
 }
 
+// How often a draft model is asked, and for how much, goes by the time that steps take; guesses for several later places
+// are trees whenever they are verified.
+TEST_CASE("trees of drafts over two processes: the bytes of none, and trees they are") {
+  const TemporaryDirectory dir;
+  std::string lines;
+  for (int i = 0; i < 4; ++i)
+    lines += nlohmann::json({{"id", i}, {"seed", i}, {"prompt", "Once upon a time"}, {"max_tokens", 200},
+                             {"ignore_eos", true}, {"temperature", i % 2 == 0 ? 0.0 : 1.2}})
+                 .dump() +
+             "\n";
+  const ProcessResult plain = run_llm_batch({"--speculative", "none"}, lines);
+  REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+  const std::string draft = "draft:" + source_dir() + "/data/draft-model";
+  const auto num_tree_steps = [&](const std::string& drafters) {
+    CAPTURE(drafters);
+    const std::string metrics = dir.file("metrics.jsonl");
+    const ProcessResult result = run_llm_batch(
+        with(divided(2), {"--speculative", drafters, "--max-num-seqs", "1", "--metrics", metrics}), lines);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+    CHECK(stable_output(result.out) == stable_output(plain.out));
+    const nlohmann::json run = parse_lines(read_file(metrics)).back();
+    CHECK(run.at("speculation_steps").get<int64_t>() > 0);
+    return run.at("speculation_tree_steps").get<int64_t>();
+  };
+  CHECK(num_tree_steps("lookahead") > 0);
+  num_tree_steps(draft + ",tree");
+  CHECK(num_tree_steps(draft) == 0);
+}
+
 TEST_CASE("an output that one process began goes on with divided keys and values") {
   const TemporaryDirectory dir;
   const std::string lines = long_lines(), out = dir.file("out.jsonl"), whole = dir.file("whole.jsonl");
