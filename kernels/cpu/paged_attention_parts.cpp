@@ -13,7 +13,10 @@ namespace {
 // Rows [begin, end) of a batch, as one of their own.
 class BatchPart {
  public:
-  BatchPart(const AttentionBatch& all, int64_t begin, int64_t end) : block_ids_(all.block_ids) {
+  BatchPart(const AttentionBatch& all, int64_t begin, int64_t end)
+      : block_ids_(all.block_ids),
+        open_(all.open),
+        open_blocks_(all.open != nullptr ? all.open_blocks + begin : nullptr) {
     for (int32_t s = 0; s < all.num_seqs; ++s) {
       const int64_t first = std::max<int64_t>(all.query_start[s], begin);
       const int64_t last = std::min<int64_t>(all.query_start[s + 1], end);
@@ -26,11 +29,13 @@ class BatchPart {
   }
   AttentionBatch batch() const {
     return {static_cast<int32_t>(context_len_.size()), query_start_.data(), context_len_.data(), block_start_.data(),
-            block_ids_, {}, nullptr, nullptr, nullptr, num_later_.data()};
+            block_ids_, {}, nullptr, open_, open_blocks_, num_later_.data()};
   }
 
  private:
   const BlockId* block_ids_;
+  const KvCacheView* open_;
+  const int32_t* open_blocks_;
   std::vector<int32_t> query_start_ = {0}, context_len_, block_start_, num_later_;
 };
 

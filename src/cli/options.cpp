@@ -76,8 +76,6 @@ std::string check_divided_kv(const JobOptions& o) {
   const std::string name = "--decode-context-parallel-size ";
   if (o.prefill_context_parallel_size > 1 && o.prefill_context_parallel_size != o.decode_context_parallel_size)
     return name + "divides keys and values among the processes of --prefill-context-parallel-size; give one of the two";
-  if (o.load.kv_cache_dtype == DType::kI4)
-    return name + "cannot divide --kv-cache-dtype int4; use bfloat16, int8 or fp8";
   if (o.asked.block_size)
     return name + "has blocks of " + std::to_string(kSliceTokens) + " tokens for each process; leave out --block-size";
   return "";
@@ -256,10 +254,6 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
       options.command == Command::kInspect)
     return parsed;
   if (const Status status = read_texts(options.texts, &o); !status.ok()) return refuse(status.message());
-  if (o.load.kv_cache_dtype == DType::kI4) {  // whole groups in a block, also of a run that tunes itself
-    if (!o.asked.block_size) o.load.block_size = kKvGroup;
-    o.asked.block_size = true;
-  }
   if (const std::string problem = check_apart(o); !problem.empty()) return refuse(problem);
   if (o.num_prefill_workers > 0 || o.num_decode_workers > 0) {  // one of the kind that is not named
     o.num_prefill_workers = std::max(1, o.num_prefill_workers);
@@ -271,6 +265,9 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   if (o.decode_context_parallel_size > 1) {
     o.load.block_size = kSliceTokens * o.decode_context_parallel_size;
     o.asked.block_size = true;  // none that was tuned
+  } else if (o.load.kv_cache_dtype == DType::kI4) {  // whole groups in a block, also of a run that tunes itself
+    if (!o.asked.block_size) o.load.block_size = kKvGroup;
+    o.asked.block_size = true;
   }
   if (const std::string problem = check_autotune(options); !problem.empty()) return refuse(problem);
   if (const std::string problem = check_dbo(options); !problem.empty()) return refuse(problem);

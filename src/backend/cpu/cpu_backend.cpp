@@ -131,7 +131,7 @@ class CpuBackend final : public Backend {
     const SteadyClock clock;
     LLMB_RETURN_IF_ERROR(check_load_options(config, options));
     LLMB_RETURN_IF_ERROR(check_dtype(config, options));
-    LLMB_RETURN_IF_ERROR(check_kv_dtype(config, options, ranks_ ? ranks_->part.context_size : 1));
+    LLMB_RETURN_IF_ERROR(check_kv_dtype(config, options));
     const bool is_int4 = options.kv_cache_dtype == DType::kI4;
     if (!options.cpu.weight_cache_dir.empty() && options.load_format == LoadFormat::kDummy)
       return unsupported("weight-cache: random weights are made anew in each run; leave it out");

@@ -211,11 +211,6 @@ void CpuOps::grow_queries(int64_t rows, Rows qkv) {
                     qkv.width, pool_);
 }
 
-void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
-  write_kv(layer, first_row(), rows, config_.num_attention_heads, floats(qkv));
-  if (has_part_of_rows() && config_.has_own_kv(layer)) share_kv(layer, rows, qkv);
-}
-
 // Stores the keys and values of so many rows of the step and rotates their queries. qkv: [rows, (num_heads + 2 * KV
 // heads) * head_dim]
 void CpuOps::write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t num_heads, float* qkv) {
@@ -223,17 +218,15 @@ void CpuOps::write_kv(int32_t layer, int64_t first_row, int64_t rows, int32_t nu
   const int32_t rope = config_.ropes.empty() ? -1 : config_.layer(layer).rope;
   const RopeTable& table = rope < 0 ? kNone : ropes_[rope];
   const int32_t group = groups_.group(layer), kv_layer = config_.kv_layer_of(layer);
-  const bool has_own = config_.has_own_kv(layer), is_open = open_ && has_own;
-  if (is_open) open_->begin_layer(kv_layer, pool_);
-  const int32_t* const slots = slices_   ? slices_->kv_slots(group)
-                               : is_open ? open_->slots().data()
-                                         : &step_.slots[group * int64_t{plan_->num_tokens()}];
+  const bool has_own = config_.has_own_kv(layer);
+  const int32_t* const slots = open_ && has_own ? open_->slots().data()
+                               : slices_        ? slices_->kv_slots(group)
+                                                : &step_.slots[group * int64_t{plan_->num_tokens()}];
   cpu::KvCacheView kv = open_ ? open_->view(kv_layer) : kv_.layer(kv_layer);
   if (!has_own) kv.num_kv_heads = 0;  // nothing is written
   cpu::rope_and_kv_write(qkv, positions() + first_row, slots + first_row, rows, num_heads, kv.num_kv_heads,
                          kv.head_dim, rope < 0 ? 0 : config_.rotary_dim(config_.ropes[rope]), table.cos.data(),
                          table.sin.data(), kv, pool_);
-  if (is_open) open_->close(kv_layer, group, kv_.layer(kv_layer), pool_);
 }
 
 void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks, Rows out) {
@@ -253,7 +246,7 @@ void CpuOps::paged_attention(int32_t layer, Rows qkv, const DeviceBuffer* sinks,
   const int32_t kv_layer = config_.kv_layer_of(layer), group = groups_.group(layer);
   const cpu::KvCacheView kv = kv_.layer(kv_layer), open = open_ ? open_->view(kv_layer) : cpu::KvCacheView();
   const auto attend = [&](cpu::AttentionBatch batch) {
-    if (open_) batch.open = &open, batch.open_blocks = open_->blocks(kv_layer);
+    if (open_) batch.open = &open, batch.open_blocks = open_->blocks(kv_layer) + first_row();
     cpu::paged_attention(floats(qkv), qkv.width, floats(out), batch, params, kv, pool_);
   };
   if (has_part_of_rows()) return attend(rows_->batch(*plan_, group));

@@ -75,6 +75,17 @@ int64_t CpuOps::query_width(int32_t layer) {
   return int64_t{config_.num_attention_heads} * kv_.layer(config_.kv_layer_of(layer)).head_dim;
 }
 
+void CpuOps::rope_and_kv_write(int32_t layer, int64_t rows, Rows qkv) {
+  const int32_t kv_layer = config_.kv_layer_of(layer), group = groups_.group(layer);
+  const bool has_own = config_.has_own_kv(layer), is_open = open_ && has_own;
+  if (is_open) open_->begin_layer(kv_layer, pool_);
+  write_kv(layer, first_row(), rows, config_.num_attention_heads, static_cast<float*>(qkv.data));
+  if (has_part_of_rows() && has_own) share_kv(layer, rows, qkv);
+  if (!is_open) return;
+  const int32_t* const slots = slices_ ? slices_->slots(group) : &step_.slots[group * int64_t{plan_->num_tokens()}];
+  open_->close(kv_layer, slots, kv_.layer(kv_layer), pool_);
+}
+
 // Each rank rotates and stores the keys and values of the others' rows as these do.
 void CpuOps::share_kv(int32_t layer, int64_t rows, Rows qkv) {
   LLMB_CHECK(rows == rows_->own().count());
@@ -117,9 +128,10 @@ void CpuOps::attend_to_slices(int32_t layer, Rows qkv, const cpu::AttentionParam
     });
     queries = all, stride = width;
   }
-  const cpu::KvCacheView kv = kv_.layer(config_.kv_layer_of(layer));
-  const int32_t group = groups_.group(layer);
-  const auto attend = [&](const cpu::AttentionBatch& batch) {
+  const int32_t kv_layer = config_.kv_layer_of(layer), group = groups_.group(layer);
+  const cpu::KvCacheView kv = kv_.layer(kv_layer), open = open_ ? open_->view(kv_layer) : cpu::KvCacheView();
+  const auto attend = [&](cpu::AttentionBatch batch) {
+    if (open_) batch.open = &open, batch.open_blocks = open_->blocks(kv_layer);
     cpu::paged_attention_parts(queries, stride, static_cast<float*>(out.data), first_row(), num_rows(), batch, params, kv,
                                slices_->ranks(), pool_);
   };

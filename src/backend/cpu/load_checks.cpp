@@ -28,13 +28,10 @@ Status check_dtype(const ModelConfig& config, const LoadOptions& options) {
                      ", leave it out");
 }
 
-Status check_kv_dtype(const ModelConfig& config, const LoadOptions& options, int32_t context_size) {
+Status check_kv_dtype(const ModelConfig& config, const LoadOptions& options) {
   if (options.kv_cache_dtype == DType::kF16)
     return unsupported("kv-cache-dtype float16: on the CPU it is float32, bfloat16, int8, fp8 or int4");
-  if (options.kv_cache_dtype != DType::kI4) return {};
-  if (context_size > 1)
-    return unsupported("kv-cache-dtype int4: not where ranks share out rows or positions; use bfloat16 or int8");
-  return check_int4_kv(config, options);
+  return options.kv_cache_dtype == DType::kI4 ? check_int4_kv(config, options) : Status();
 }
 
 Status check_block_activations(const ModelConfig& config, const LoadOptions& options,

@@ -11,8 +11,7 @@
 namespace llmb {
 
 Status check_dtype(const ModelConfig& config, const LoadOptions& options);
-// context_size: ranks that share out rows
-Status check_kv_dtype(const ModelConfig& config, const LoadOptions& options, int32_t context_size);
+Status check_kv_dtype(const ModelConfig& config, const LoadOptions& options);
 // files: null where there are none
 Status check_block_activations(const ModelConfig& config, const LoadOptions& options, const WeightFiles* files);
 

@@ -118,11 +118,11 @@ void OpenGroups::begin_layer(int32_t layer, ThreadPool& pool) {
     slots_.push_back(static_cast<int32_t>(block(layer, places_[row]) * kKvGroup + step_->positions[row] % kKvGroup));
 }
 
-void OpenGroups::close(int32_t layer, int32_t layer_group, const cpu::KvCacheView& kv, ThreadPool& pool) {
+void OpenGroups::close(int32_t layer, const int32_t* slots, const cpu::KvCacheView& kv, ThreadPool& pool) {
   closing_.clear();
-  const int32_t* const slots = step_->slots.data() + int64_t{layer_group} * plan_->num_tokens();
   for (const Closing& closing : closings_)
-    closing_.push_back({block(layer, closing.place), slots[closing.last_row] + 1 - kKvGroup});
+    if (const int32_t last = slots[closing.last_row]; last >= 0)
+      closing_.push_back({block(layer, closing.place), last + 1 - kKvGroup});
   cpu::close_kv_groups(view(layer), kv, closing_, pool);
 }
 

@@ -42,8 +42,10 @@ class OpenGroups {
 
   // Before keys and values of a layer are written to view() at slots(). REQUIRES: it has its own
   void begin_layer(int32_t layer, ThreadPool& pool);
-  // Behind that: stores groups that are complete. layer_group: whose tables name the blocks of `kv`, the layer's.
-  void close(int32_t layer, int32_t layer_group, const cpu::KvCacheView& kv, ThreadPool& pool);
+  // Behind that: stores groups that are complete, of which a block has its slots together.
+  void close(int32_t layer,
+             const int32_t* slots,  // [num_tokens]  of `kv`, the layer's; -1: another rank has the position
+             const cpu::KvCacheView& kv, ThreadPool& pool);
 
   // REQUIRES: begin_layer() was called for the layer in this step
   cpu::KvCacheView view(int32_t layer) const;
