@@ -10,6 +10,7 @@
 #include "core/kv_layout.h"
 #include "core/rank_part.h"
 #include "model/config_loader.h"
+#include "tests/support/narrow_room.h"
 #include "tests/support/scheduled_run.h"
 #include "tests/support/scripted_proposer.h"
 #include "tests/support/source_dir.h"
@@ -117,6 +118,20 @@ TEST_CASE("beside parts of layers: the bytes of as many without it") {
   };
   const ScheduledAnswers expected = answers({2, 1, 1, false});
   for (const bool divides_kv : {false, true}) CHECK((answers({2, 1, 2, divides_kv}) == expected));
+}
+
+// Attention over a step goes in parts then.
+TEST_CASE("where ranks have room for the states of 20 tokens in a message: the bytes of one rank") {
+  const ModelConfig config = long_config("llama-gqa");
+  const auto requests = requests_around_borders(config);
+  const ScheduledRun expected = answers_of_one("llama-gqa", config, requests);
+  const int64_t bytes = 20 * config.num_attention_heads * (ceil_div(config.head_dim, 16) * 16 + 2) * 4;
+  const auto narrow = [&](RankContext& context) {
+    context.context = std::make_unique<NarrowRoom>(std::move(context.context), bytes);
+  };
+  const auto ranks = loaded(make_thread_ranks(1, 1, 0, narrow, 2, true), config,
+                            options_of("llama-gqa", config, 2 * kSliceTokens));
+  CHECK((run_scheduled(*ranks, scheduler_of(1, 6, 200), nullptr, requests).answers == expected.answers));
 }
 
 // Right and wrong ones stand on both sides of a border, and a group is closed anew where they were wrong.
