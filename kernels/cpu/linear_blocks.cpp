@@ -60,17 +60,16 @@ void block_linear_task_target(const LinearTask& t) {
   const BlockFormat format = t.weight->panel_blocks(t.panel);
   const uint8_t* data = t.weight->panel(t.panel);
   const int64_t num_k = t.weight->in_features(), rows = t.row_end - t.row_begin;
-  const int64_t num_tiles = ceil_div(rows, kTallTileRows), columns = t.column_end - t.column_begin;
+  const int64_t num_tiles = ceil_div(rows, kTallTileRows);
   const int64_t block_k = num_tiles == 1 ? kLoneTileK : even_block(num_k);
-  const int64_t tile_width = tile_columns(num_tiles == 1 ? static_cast<int>(rows) : kTallTileRows);
-  const int64_t passes = std::max<int64_t>(1, columns / tile_width);
   for (int64_t k = 0; k < num_k; k += block_k) {
     const Block block{k, std::min(num_k, k + block_k), sums};
     const bool is_last = block.k_end == num_k;
     const uint8_t* next =
         is_last ? t.next : data + block_panel_bytes(format, kMaxBlockSize) * block.k_end / kMaxBlockSize;
     const int64_t next_bytes = block_panel_bytes(format, kMaxBlockSize) * block_k / kMaxBlockSize;
-    FetchAhead ahead(next, next_bytes, passes * num_tiles * (block.k_end - k) / WidePanel::kStep);
+    const int64_t turns = block_turns<WidePanel>(t, block.k_end - k);
+    FetchAhead ahead(next, next_bytes, turns > 0 ? turns : (block.k_end - k) / WidePanel::kStep);
     const float* numbers = wide;
     if (format == BlockFormat::kNone) numbers = reinterpret_cast<const float*>(data) + k * kWidth;
     else decode_stretch({format, data, num_k, k, block.k_end, t.column_begin, t.column_end}, wide);

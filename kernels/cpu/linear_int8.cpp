@@ -255,6 +255,12 @@ HWY_INLINE void plain_rows(const LinearTask& t, const Int8Block& block, const ui
     plain_tile<kRows, kColumns>(block, x, x_stride, c, ahead, sums);
 }
 
+// Times that tiles of so many rows pass over a task's columns.
+HWY_INLINE int64_t num_passes(const LinearTask& t, int64_t rows) {
+  const int columns = HWY_TARGET <= HWY_AVX3 && has_vnni() ? 64 : plain_columns(static_cast<int>(rows));
+  return std::max<int64_t>(1, (t.column_end - t.column_begin) / columns);
+}
+
 // Outputs of whole sums; a last panel may be narrower.
 HWY_INLINE void write_int8_sums(const LinearTask& t, const int32_t* sums) {
   const D d;
@@ -282,6 +288,7 @@ void int8_linear_task_target(const LinearTask& t) {
   HWY_ALIGN int32_t sums[kLinearTaskRows * kInt8Width];
   const int64_t num_words = ceil_div(t.weight->in_features(), 4), stride = quantized_row_bytes(t.weight->in_features());
   const int64_t num_tiles = ceil_div(t.row_end - t.row_begin, kTileRows);
+  const int64_t num_turns = num_tiles * num_passes(t, ceil_div(t.row_end - t.row_begin, num_tiles));  // for a word
   const uint8_t* panel = t.weight->panel(t.panel);
   constexpr int64_t kWordBytes = kInt8Width * 4, kGroupWords = kNumberGroup / 4;
   const bool is_w4a8 = t.weight->format() == PackedFormat::kW4A8;
@@ -303,8 +310,7 @@ void int8_linear_task_target(const LinearTask& t) {
   const bool is_written_by_tiles = HWY_TARGET <= HWY_AVX3 && has_vnni() && is_whole;
   HWY_ALIGN uint32_t words[kMaxInt8BlockWords][kInt8Width];  // of w4a8
   const bool is_near = fetches_near() && HWY_TARGET <= HWY_AVX3 && has_vnni() && !is_w4a8;
-  const CacheSizes caches = cache_sizes();
-  const int64_t most_words = is_near && num_tiles == 2 ? int8_pair_words(caches) : int8_block_words(caches);
+  const int64_t most_words = (is_near && num_tiles == 2 ? int8_pair_words : int8_block_words)(cache_sizes());
   int64_t block_words = ceil_div(num_words, ceil_div(num_words, most_words));
   if (is_w4a8) block_words = num_tiles == 1 ? kLoneW4A8Words : ceil_div(block_words, kGroupWords) * kGroupWords;
   const int64_t word_bytes = is_w4a8 ? kNumberGroupBytes / kGroupWords : kWordBytes;
@@ -316,8 +322,7 @@ void int8_linear_task_target(const LinearTask& t) {
     const bool is_last = end == num_words;
     const uint8_t* next = is_last ? t.next : panel + end * word_bytes;
     const int64_t next_bytes = std::min(block_words, is_last ? num_words : num_words - end) * word_bytes;
-    FetchAhead ahead;
-    if (num_tiles > 1) ahead = FetchAhead(next, next_bytes, num_tiles * (end - word));
+    FetchAhead ahead = num_turns > 1 ? FetchAhead(next, next_bytes, num_turns * (end - word)) : FetchAhead();
     for_row_tiles<kTileRows>(t.row_end - t.row_begin, [&](int64_t row, auto tile_rows) HWY_ATTR {
       constexpr int kRows = decltype(tile_rows)::value;
       const uint8_t* x = t.x_bytes + (t.row_begin + row) * stride + word * 4;

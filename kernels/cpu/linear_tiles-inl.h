@@ -73,6 +73,13 @@ struct WidePanel : PanelReader {
   }
 };
 
+// Steps that a turn of multiply() takes. AVX2's small tiles have few multiply-adds beside what a turn costs, so they take
+// four k: 1.07 times as fast with four rows of bf16. Of twelve sums GCC would keep some in memory then.
+template <typename Panel>
+constexpr int steps_of_turn(int64_t rows, int vecs) {
+  return HWY_TARGET == HWY_AVX2 && vecs <= 2 && rows * vecs <= 10 ? std::max(1, 4 / Panel::kStep) : 1;
+}
+
 // acc += x[k_begin … k_end) · panel, kRows rows by kVecs vectors of columns; x is of row 0, a row x_stride after the
 // other. Addresses are kept in few registers: three rows by one pointer.
 template <int kRows, int kVecs, typename Panel>
@@ -86,44 +93,53 @@ HWY_INLINE void multiply(const Panel& panel, const float* x, int64_t x_stride, i
   decltype(panel.load(words)) word[kVecs];
   [[maybe_unused]] float* wide = nullptr;
   if constexpr (Panel::kKeeps) wide = panel.wide_at(k_begin, column);
-  const auto load = [&]() HWY_ATTR {
-    LLMB_UNROLL for (int c = 0; c < kVecs; ++c) word[c] = panel.load(words + c * kLanes * Panel::kWordBytes);
+  const auto load = [&](int64_t step) HWY_ATTR {
+    LLMB_UNROLL for (int c = 0; c < kVecs; ++c)
+        word[c] = panel.load(words + step * Panel::kStepBytes + c * kLanes * Panel::kWordBytes);
   };
-  const auto step = [&](auto index) HWY_ATTR {
+  const auto step = [&](auto index, int64_t before) HWY_ATTR {
     constexpr int kIndex = decltype(index)::value;
+    const int64_t k = before * Panel::kStep + kIndex;
     V b[kVecs];
-    const auto constants = panel.template constants<kIndex, kRows>(words);
+    const auto constants = panel.template constants<kIndex, kRows>(words + before * Panel::kStepBytes);
     LLMB_UNROLL for (int c = 0; c < kVecs; ++c) b[c] = panel.template value<kIndex>(word[c], constants);
     if constexpr (Panel::kKeeps) {
-      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) hn::StoreU(b[c], d, wide + kIndex * kWidth + c * kLanes);
+      LLMB_UNROLL for (int c = 0; c < kVecs; ++c) hn::StoreU(b[c], d, wide + k * kWidth + c * kLanes);
     }
     LLMB_UNROLL for (int r = 0; r < kRows; ++r) {
       const float* row = (r < 3 ? x0 : r < 6 ? x3 : r < 9 ? x6 : x9) + r % 3 * x_stride;
-      const V xv = hn::Set(d, row[kIndex]);
+      const V xv = hn::Set(d, row[k]);
       LLMB_UNROLL for (int c = 0; c < kVecs; ++c) acc[r * kVecs + c] = hn::MulAdd(xv, b[c], acc[r * kVecs + c]);
     }
   };
-  const auto all_steps = [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) HWY_ATTR {
-    (step(std::integral_constant<int, kIndex>()), ...);
+  const auto all_steps = [&]<int... kIndex>(int64_t before, std::integer_sequence<int, kIndex...>) HWY_ATTR {
+    (step(std::integral_constant<int, kIndex>(), before), ...);
   };
   const auto some_steps = [&]<int... kIndex>(int64_t count, std::integer_sequence<int, kIndex...>) HWY_ATTR {
-    ((kIndex < count ? step(std::integral_constant<int, kIndex>()) : void()), ...);
+    ((kIndex < count ? step(std::integral_constant<int, kIndex>(), 0) : void()), ...);
   };
   constexpr auto kSteps = [] {
     if constexpr (Panel::kIsOddFirst) return std::integer_sequence<int, 1, 0>();
     else return std::make_integer_sequence<int, Panel::kStep>();
   }();
-  const float* end = x + k_end - (Panel::kStep - 1);
-  for (; x0 < end;
-       x0 += Panel::kStep, x3 += Panel::kStep, x6 += Panel::kStep, x9 += Panel::kStep, words += Panel::kStepBytes) {
-    ahead.turn<kVecs * kLanes * Panel::kWordBytes, /*kFar=*/true>(words);
-    load();
-    all_steps(kSteps);
-    if constexpr (Panel::kKeeps) wide += Panel::kStep * kWidth;
-  }
+  const auto turns = [&](auto steps) HWY_ATTR {
+    constexpr int kTurn = decltype(steps)::value, kTurnK = kTurn * Panel::kStep;
+    for (const float* end = x + k_end - (kTurnK - 1); x0 < end;
+         x0 += kTurnK, x3 += kTurnK, x6 += kTurnK, x9 += kTurnK, words += kTurn * Panel::kStepBytes) {
+      ahead.turn<kVecs * kLanes * Panel::kWordBytes, /*kFar=*/true>(words);
+      LLMB_UNROLL for (int i = 0; i < kTurn; ++i) {
+        load(i);
+        all_steps(i, kSteps);
+      }
+      if constexpr (Panel::kKeeps) wide += kTurnK * kWidth;
+    }
+  };
+  constexpr int kTurn = steps_of_turn<Panel>(kRows, kVecs);
+  turns(std::integral_constant<int, kTurn>());
+  if constexpr (kTurn > 1) turns(std::integral_constant<int, 1>());
   fetch = ahead;
   if (Panel::kStep == 1 || x0 == x + k_end) return;
-  load();
+  load(0);
   some_steps(x + k_end - x0, kSteps);
 }
 
@@ -222,17 +238,36 @@ HWY_INLINE void run_block(const LinearTask& t, const Panel& panel, const Block& 
   });
 }
 
-// Steps of k of a turn of the loop over the tiles behind the first.
+// Turns of the loop of a tile over num_k.
 template <typename Panel>
-constexpr int later_step() {
-  if constexpr (Panel::kKeeps) return Panel::Wide::kStep;
-  else return Panel::kStep;
+constexpr int64_t tile_turns(int64_t num_k, int64_t rows, int vecs) {
+  return num_k / (Panel::kStep * steps_of_turn<Panel>(rows, vecs));
+}
+
+// Turns of all loops over num_k of a block; 0: a lone tile takes all columns at once.
+template <typename Panel>
+HWY_INLINE int64_t block_turns(const LinearTask& t, int64_t num_k) {
+  const auto columns = static_cast<int>(t.column_end - t.column_begin);
+  const int64_t num_rows = t.row_end - t.row_begin, num_tiles = ceil_div(num_rows, kTallTileRows);
+  if (num_tiles > 1) {
+    constexpr int kColumns = tile_columns(kTallTileRows), kVecs = kColumns / kLanes;
+    const int64_t height = ceil_div(num_rows, num_tiles), first = tile_turns<Panel>(num_k, height, kVecs);
+    int64_t later = first;
+    if constexpr (Panel::kKeeps) later = tile_turns<typename Panel::Wide>(num_k, height, kVecs);
+    return columns / kColumns * (first + (num_tiles - 1) * later);
+  }
+  int64_t turns = 0;
+  with_rows<1, kTallTileRows>(num_rows, [&](auto rows) HWY_ATTR {
+    const int vecs = tile_vecs<decltype(rows)::value, Panel>(columns), passes = columns / (vecs * kLanes);
+    if (passes > 1) turns = passes * tile_turns<Panel>(num_k, num_rows, vecs);
+  });
+  return turns;
 }
 
 template <typename Panel>
 HWY_INLINE void run_blocks(const LinearTask& t, Panel panel) {
   HWY_ALIGN float sums[kLinearTaskRows * kWidth];
-  const int64_t num_k = t.weight->in_features(), num_tiles = ceil_div(t.row_end - t.row_begin, kTallTileRows);
+  const int64_t num_k = t.weight->in_features();
   const int64_t block_k = even_block(num_k);
   for (int64_t k = 0; k < num_k; k += block_k) {
     const Block block{k, std::min(num_k, k + block_k), sums};
@@ -240,12 +275,8 @@ HWY_INLINE void run_blocks(const LinearTask& t, Panel panel) {
     const uint8_t* next = is_last ? t.next : t.weight->panel(t.panel) + Panel::bytes(block.k_end);
     const int64_t next_bytes = Panel::bytes(std::min(block_k, is_last ? num_k : num_k - block.k_end));
     FetchAhead ahead;
-    if (t.row_end - t.row_begin > kTileRows) {  // else a lone tile takes all columns
-      const int64_t num_steps =
-          (block.k_end - k) / Panel::kStep + (num_tiles - 1) * (block.k_end - k) / later_step<Panel>();
-      ahead = FetchAhead(next, next_bytes, (t.column_end - t.column_begin) / tile_columns(kTallTileRows) * num_steps,
-                         t.also, ceil_div(num_k, block_k));
-    }
+    if (const int64_t turns = block_turns<Panel>(t, block.k_end - k))
+      ahead = FetchAhead(next, next_bytes, turns, t.also, ceil_div(num_k, block_k));
     if constexpr (Panel::kKeeps) panel.k_begin = k;
     run_block(t, panel, block, ahead);
     if (t.also != nullptr && ahead.rest() != nullptr) t.also->at = std::min(ahead.rest(), t.also->last);
