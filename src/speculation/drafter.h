@@ -59,7 +59,7 @@ class Drafter {
   // Puts the tokens that stand in slots of the device in their places, where it guessed such ones (core/drafted_tokens.h)
   // and knows them by now: they have been verified.
   virtual void see_drafts(std::span<TokenId> /*tokens*/) {}
-  // Its newest guess for the sequence, or the part of it that was verified.
+  // Its newest guess for the sequence, or the part of it that was verified, or compared with what the sequence got.
   virtual void learn(const Sequence& sequence, const Guess& guess,
                      std::span<const Verdict> verdicts) = 0;  // [guess.size()]
   // A step has run, with drafts of whoever guessed them or without. Sequences in it may have ended.

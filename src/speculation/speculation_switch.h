@@ -13,6 +13,7 @@ class SpeculationSwitch {
 
   bool is_on() const { return wait_ == 0; }
   bool is_trial() const { return is_on() && trial_left_ > 0; }
+  bool is_trial_next() const { return wait_ == 1; }  // behind one step more
 
   // A step ran without drafting, for so many sequences.
   void count_step(int32_t num_sequences) {
@@ -23,8 +24,9 @@ class SpeculationSwitch {
 
   // It is known that the trial that runs, or was to begin, will not pay.
   void put_off() {
-    wait_ = std::max(kFirstPause, wait_for_lost());
+    wait_ = std::max(kFirstPause, wait_for_lost(kPauseForLost));
     trial_left_ = 0;
+    lost_ = 0;
   }
 
   // Gains leave out the time to read prompts and answers, of so many steps, which a trial that fails has lost.
@@ -34,12 +36,15 @@ class SpeculationSwitch {
 
   // A step ran with drafting on and gained this share of a step's time, or lost it. `promise`: what a step of a trial
   // would have gained with as many drafts as pay, by how many of the trial's drafts were accepted. Where a drafter is
-  // sure now and then, few steps gain much and many lose a little: the mean decides, so neither is cut short.
-  void add(double gain, double promise) {
+  // sure now and then, few steps gain much and many lose a little: the mean decides, so neither is cut short, but for a
+  // trial that lost much in vain, with none of its drafts accepted.
+  void add(double gain, double promise, bool is_in_vain = false) {
     lost_ -= gain;
     gain = std::clamp(gain, -kMostGain, kMostGain);
+    const bool is_vain_trial = trial_left_ > 0 && is_in_vain;
     if (trial_left_ > 0) {
       trial_sum_ += gain;
+      if (is_in_vain && lost_ >= kMostLostInVain) trial_left_ = 1;
       if (--trial_left_ > 0) return;
       gain_ = trial_sum_ / kTrialSteps;
       if (promise >= kLeastPromise) gain_ = std::max(gain_, std::min(promise, kMostPromise));
@@ -48,7 +53,7 @@ class SpeculationSwitch {
       if (gain_ >= 0 && ++num_kept_ == kMemory) pause_ = kFirstPause;
     }
     if (gain_ >= 0) return;
-    wait_ = std::max(pause_, wait_for_lost());
+    wait_ = std::max(pause_, wait_for_lost(is_vain_trial ? kPauseForLostInVain : kPauseForLost));
     pause_ = std::min(2 * pause_, kMaxPause);
   }
 
@@ -56,14 +61,15 @@ class SpeculationSwitch {
   static constexpr int32_t kFirstWait = 16, kFirstPause = 64, kMaxPause = 1024;  // steps
   static constexpr int32_t kTrialSteps = 4;
   static constexpr int32_t kMemory = 32;  // steps
-  static constexpr double kPauseForLost = 150, kMaxPauseForLost = 8192;
+  static constexpr double kMostLostInVain = 1;  // steps
+  static constexpr double kPauseForLost = 150, kPauseForLostInVain = 500, kMaxPauseForLost = 8192;
   // A promise that is not kept is given up after some steps.
   static constexpr double kLeastPromise = 0.05, kMostPromise = 0.25;
   static constexpr double kMostGain = 2;  // of one step that counts
 
   // The next trial comes so late that the time lost in this one is a small part.
-  int32_t wait_for_lost() const {
-    return static_cast<int32_t>(std::min(kPauseForLost * lost_, kMaxPauseForLost));
+  int32_t wait_for_lost(double num_steps) const {
+    return static_cast<int32_t>(std::min(num_steps * lost_, kMaxPauseForLost));
   }
   void begin_trial(int32_t num_sequences) {
     trial_left_ = kTrialSteps;

@@ -12,7 +12,8 @@ namespace llmb {
 Speculator::Speculator(const SpeculatorOptions& options, std::vector<std::unique_ptr<Drafter>> drafters,
                        const StepCost& cost, const Clock& clock)
     : options_(options), drafters_(std::move(drafters)), cost_(cost), clock_(clock), switch_(cost.is_known()),
-      needs_idle_target_(std::ranges::any_of(drafters_, [](const auto& d) { return d->needs_idle_target(); })) {
+      needs_idle_target_(std::ranges::any_of(drafters_, [](const auto& d) { return d->needs_idle_target(); })),
+      looks_(drafters_.size()) {
   LLMB_CHECK(!drafters_.empty() && drafters_.size() <= static_cast<size_t>(kMaxDrafters));
   for (const auto& drafter : drafters_) metrics_.drafters.push_back({.name = drafter->name()});
   num_passed_over_.resize(drafters_.size());
@@ -35,11 +36,16 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
   most_giving_ = std::max(most_giving_, num_giving_);
   begin_choices(outlook);
   if (planned.is_ahead) planned.num_sitting_out = num_sitting_out(outlook);
-  if (!options_.drafts_always && switch_.is_trial() && !may_pay(outlook)) switch_.put_off();
+  judge_look(outlook);
+  // One step before a trial it is known whether there is to be one, so that nothing waits for one that is put off.
+  const bool may_try = switch_.is_trial() || (switch_.is_trial_next() && num_giving_ > 0);
+  if (may_try && !options_.drafts_always && !may_pay(outlook)) switch_.put_off();
   if (!is_on()) {
     num_alone_left_ = 0;
-    return;
+    if (outlook.num_in_flight == 0 && looks_.next != DrafterLooks::kNobody) look(outlook);
+    return choose_look(outlook);
   }
+  looks_.next = DrafterLooks::kNobody;
   planned.is_on = true;
   const double begin_ms = clock_.now_ms();
   for (size_t i = 0; i < drafters_.size(); ++i)
@@ -52,14 +58,16 @@ void Speculator::begin_plan(const PlanOutlook& outlook) {
     most_unseen = std::max(most_unseen, std::ranges::max(choice.guess.depths()) + 1);
     unseen_ms = most_unseen * drafters_[choice.drafter]->ms_per_token(++num_unseen);
   }
+  double now_invested_ms = 0;
+  for (const auto& drafter : drafters_) now_invested_ms += drafter->take_invested_ms();
+  const bool device_waits = outlook.num_in_flight == 0;
+  spent_ms_ = std::max(device_waits ? clock_.now_ms() - begin_ms - now_invested_ms : 0, unseen_ms);
   choose(outlook);
   for (const Sequence* sequence : candidates_)
     if (const Choice* choice = find_choice(*sequence)) planned.expected += choice->guess.expected();
   const double took_ms = clock_.now_ms() - begin_ms;
-  double now_invested_ms = 0;
-  for (const auto& drafter : drafters_) now_invested_ms += drafter->take_invested_ms();
   planned.draft_ms = unseen_ms;
-  if (outlook.num_in_flight > 0) return;  // the device did not wait for it
+  if (!device_waits) return;
   planned.drafting_ms = took_ms;
   planned.draft_ms = std::max(took_ms - now_invested_ms, unseen_ms);
   invested_ms_ += now_invested_ms;
@@ -166,7 +174,7 @@ void Speculator::keep_what_pays(const PlanOutlook& outlook, Planned* planned) {
   std::vector<double> probabilities;
   for (size_t i = 0; i < most; ++i) probabilities.push_back(candidates[i].probability);
   if (!options_.drafts_always) {
-    size_t count = static_cast<size_t>(worth(probabilities, outlook.num_rows).count);
+    size_t count = static_cast<size_t>(worth(probabilities, outlook.num_rows, 1, 0, spent_ms_).count);
     // A trial drafts a little in any case, else nothing would be learned: so much that the step's cost differs. And no
     // more, as what is expected may be wrong.
     if (switch_.is_trial()) {
@@ -195,16 +203,16 @@ void Speculator::keep_what_pays(const PlanOutlook& outlook, Planned* planned) {
 }
 
 // `probabilities` of being accepted, in the order in which they are taken, of which only this share is true. host_ms:
-// that a step with drafts waits longer for the host than one without.
+// that a step with drafts waits longer for the host than one without. spent_ms: on drafting, however many are taken.
 Speculator::Worth Speculator::worth(const std::vector<double>& probabilities, int32_t num_rows, double share_accepted,
-                                    double host_ms) const {
+                                    double host_ms, double spent_ms) const {
   const auto most = static_cast<int32_t>(probabilities.size());
   double given = num_giving_;
   const double rate_without = given / std::max(1e-6, hopeful_ms_without(num_rows));
-  Worth best = {0, given, given / std::max(1e-6, hopeful_ms(num_rows)) / rate_without};
+  Worth best = {0, given, given / std::max(1e-6, hopeful_ms(num_rows) + spent_ms) / rate_without};
   for (int32_t count = 1; count <= most; ++count) {
     given += share_accepted * probabilities[count - 1];
-    const double gain = given / std::max(1e-6, hopeful_ms(num_rows + count) + host_ms) / rate_without;
+    const double gain = given / std::max(1e-6, hopeful_ms(num_rows + count) + host_ms + spent_ms) / rate_without;
     if (gain > best.gain) best = {count, given, gain};
   }
   return best;
@@ -245,10 +253,17 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
   if (!planned.is_on) trial_ = {};
   else if (switch_.is_trial()) trial_.expected += planned.expected, trial_.accepted += num_accepted;
   for (const auto& drafter : drafters_) drafter->see(plan, output);
-  if (!planned.is_on) {
+  looks_.earn();
+  if (planned.has_look) {
+    const double waited_ms = std::clamp(gap_ms - planned.drafting_ms - gap_without_ms_, 0.0, step_ms);
+    const double look_ms = planned.drafting_ms + waited_ms;
+    looks_.spend(look_ms / std::max(1e-6, ms_without(num_sequences)));
+    metrics_.predicted_saved_ms -= look_ms;
+    metrics_.measured_saved_ms -= look_ms;
+  } else if (!planned.is_on) {
     gap_without_ms_ += (std::min(gap_ms, step_ms) - gap_without_ms_) / 16;
-    return switch_.count_step(num_sequences + planned.num_sitting_out);
   }
+  if (!planned.is_on) return switch_.count_step(num_sequences + planned.num_sitting_out);
   const double gap_of_step_ms = std::min(gap_ms, step_ms);
   if (!planned.is_ahead) {
     const double weight = gap_together_ms_ > 0 ? 1.0 / 8 : 1;
@@ -275,7 +290,9 @@ void Speculator::on_step(const StepPlan& plan, const StepOutput& output, double 
   }
   if (!is_on()) return;  // since the plan was made
   const double gain = (gained_ms - added_ms - without_accident(gap_cost_ms) - charged_ms) / std::max(1e-6, without_ms);
-  switch_.add(without_ms > 0 ? std::clamp(gain, -4.0, 4.0) : 0, planned.promise);
+  const bool is_in_vain = trial_.expected > 0 && trial_.accepted == 0;
+  if (is_in_vain && switch_.is_trial()) looks_.charge(-gain);
+  switch_.add(without_ms > 0 ? std::clamp(gain, -4.0, 4.0) : 0, planned.promise, is_in_vain);
 }
 
 }  // namespace llmb

@@ -15,6 +15,7 @@
 #include "core/step_cost.h"
 #include "scheduler/proposer.h"
 #include "speculation/drafter.h"
+#include "speculation/drafter_looks.h"
 #include "speculation/speculation_switch.h"
 
 namespace llmb {
@@ -48,6 +49,7 @@ struct SpeculationMetrics {
 //  - Alone: a sequence with drafts in flight sits out the plan ahead, the others do not, so the device never waits. Such
 //    a sequence gets every second step only: those whose guesses make up for it have drafts. Now and then all are seen
 //    before a plan, as others may have good guesses by then.
+// While it is off, drafters that take time and may still turn out to pay are looked at now and then (drafter_looks.h).
 // Where the drafters may guess behind what nobody has seen, for all sequences, neither is needed: each plan is planned
 // ahead, drafts included, and the device goes from one to the next. A sequence's guesses for two plans are in flight then.
 class Speculator final : public Proposer {
@@ -59,7 +61,9 @@ class Speculator final : public Proposer {
   void begin_plan(const PlanOutlook& outlook) override;
   void propose(const Sequence& sequence, int32_t max_drafts, Drafts* drafts) override;
   bool must_see(const Sequence& sequence) const override { return !goes_behind_ && in_flight_.contains(sequence.id); }
-  bool must_see_all() const override { return is_on() && num_alone_left_ == 0 && !goes_behind_; }
+  bool must_see_all() const override {
+    return (is_on() && num_alone_left_ == 0 && !goes_behind_) || looks_.next != DrafterLooks::kNobody;
+  }
   bool forms_one_plan() const override { return is_on() && needs_idle_target_; }
   void see_drafts(StepPlan* plan) override;
   void on_verified(const Sequence& sequence, int32_t num_drafts, int32_t num_accepted) override;
@@ -68,6 +72,7 @@ class Speculator final : public Proposer {
   void on_step(const StepPlan& plan, const StepOutput& output, double step_ms, double gap_ms) override;
 
   SpeculationMetrics metrics() const;
+  int64_t num_looks() const { return looks_.count; }
 
  private:
   struct Choice {
@@ -85,6 +90,7 @@ class Speculator final : public Proposer {
   // A plan that has not run yet.
   struct Planned {
     bool is_on = false, is_ahead = false;
+    bool has_look = false;                 // then drafting_ms is the look's, and nothing else is drafted
     double drafting_ms = 0, draft_ms = 0;  // that the device waited; draft_ms: without what is invested
     double expected = 0;                   // drafts to be accepted
     double promise = 0;                    // of a trial's step, see SpeculationSwitch::add()
@@ -118,7 +124,10 @@ class Speculator final : public Proposer {
   void begin_choices(const PlanOutlook& outlook);
   int32_t num_sitting_out(const PlanOutlook& outlook) const;
   bool may_pay(const PlanOutlook& outlook);
-  bool may_pay(const Drafter& drafter, const PlanOutlook& outlook);
+  bool may_pay(const Drafter& drafter, const PlanOutlook& outlook) const;
+  void choose_look(const PlanOutlook& outlook);
+  void look(const PlanOutlook& outlook);
+  void judge_look(const PlanOutlook& outlook);
   bool is_passed_over(size_t drafter) const {
     return !options_.drafts_always && switch_.is_trial() && num_passed_over_[drafter] > 0;
   }
@@ -129,9 +138,9 @@ class Speculator final : public Proposer {
     DraftLimits limits;
     double gain = 1;
   };
-  Asking worth_asking(double ms_per_token, double acceptance, int32_t num_rows, const Worth& base,
+  Asking worth_asking(int32_t count, double ms_per_token, double acceptance, int32_t num_rows, const Worth& base,
                       double share = 1) const;
-  DraftLimits limited(DraftLimits worth) const;
+  DraftLimits limited(DraftLimits worth, double ms_per_token) const;
   double gain_in_trial(double ms_per_token, int32_t num_rows, const Worth& base);
   // That a step which all sequences are seen before waits longer for the host than another, drafting aside.
   double seeing_all_ms() const {
@@ -144,9 +153,10 @@ class Speculator final : public Proposer {
   Alone guesses_worth_waiting(const PlanOutlook& outlook) const;
   bool is_faster(const Alone& alone, const PlanOutlook& outlook) const;
   void keep(const Alone& alone, const PlanOutlook& outlook);
+  static std::vector<Verdict> judge(const Guess& guess, const Sequence& sequence, int32_t num_output_tokens);
   Choice* find_choice(const Sequence& sequence);
   Worth worth(const std::vector<double>& probabilities, int32_t num_rows, double share_accepted = 1,
-              double host_ms = 0) const;
+              double host_ms = 0, double spent_ms = 0) const;
   double promise(const std::vector<double>& probabilities, int32_t num_rows) const;
   double without_accident(double gap_cost_ms);
 
@@ -171,6 +181,7 @@ class Speculator final : public Proposer {
   int32_t num_giving_ = 0, most_giving_ = 0;  // sequences that the plan gives a token; most: of the run
   bool plans_ahead_ = false;                  // the engine has
   int32_t num_alone_left_ = 0;                // plans until all are seen again
+  double spent_ms_ = 0;                       // on guesses for the plan that is made
   double invested_ms_ = 0;                    // and not yet charged
   int64_t num_accepted_ = 0;
   struct Trial {
@@ -179,6 +190,7 @@ class Speculator final : public Proposer {
     double left_ms = 0;  // for drafters, not yet spent
   };
   Trial trial_;  // the newest
+  DrafterLooks looks_;
   std::vector<int32_t> num_passed_over_;  // [drafters] steps of trials in a row; <= 0: it takes part
   double usual_gap_cost_ms_ = 0;
   double gap_without_ms_ = 0;   // between steps without drafting

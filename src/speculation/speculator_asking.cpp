@@ -1,10 +1,11 @@
-// How many tokens a speculator asks its drafters for.
+// Whom a speculator asks for drafts, and for how many tokens.
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <utility>
 
 #include "base/check.h"
+#include "core/drafted_tokens.h"
 #include "speculation/speculator.h"
 
 namespace llmb {
@@ -14,25 +15,90 @@ namespace llmb {
 bool Speculator::may_pay(const PlanOutlook& outlook) {
   // A time that was wrong when it was measured is not believed for ever: then a drafter has a trial all the same.
   constexpr int32_t kMostPassedOver = 128, kTrialSteps = 4;
+  const int32_t num_to_try = kTrialSteps + (switch_.is_trial_next() ? 1 : 0);
   bool may_any = false;
   for (size_t i = 0; i < drafters_.size(); ++i) {
     int32_t& num_passed_over = num_passed_over_[i];
     if (may_pay(*drafters_[i], outlook)) num_passed_over = 0;
-    else if (++num_passed_over > kMostPassedOver) num_passed_over = 1 - kTrialSteps;
+    else if (++num_passed_over > kMostPassedOver) num_passed_over = 1 - num_to_try;
     may_any |= num_passed_over <= 0;
   }
   return may_any;
 }
 
-bool Speculator::may_pay(const Drafter& drafter, const PlanOutlook& outlook) {
-  const auto count = static_cast<int32_t>(candidates_.size());
+bool Speculator::may_pay(const Drafter& drafter, const PlanOutlook& outlook) const {
+  const auto count = static_cast<int32_t>(outlook.decoding.size() + outlook.behind.size());
   const double ms = count == 0 ? 0 : drafter.ms_per_token(count);
   if (ms == 0 || cost_.ms(outlook.num_rows) == 0) return true;
   double acceptance = 0;
-  for (const Sequence* sequence : candidates_) acceptance += drafter.acceptance(*sequence) / count;
-  asked_ = candidates_;
+  for (const auto& sequences : {outlook.decoding, outlook.behind})
+    for (const Sequence* sequence : sequences) acceptance += drafter.acceptance(*sequence) / count;
   const double hoped = (1 + acceptance) / 2;
-  return worth_asking(ms, hoped, outlook.num_rows, {0, static_cast<double>(num_giving_), 1}).gain > 1;
+  return worth_asking(count, ms, hoped, outlook.num_rows, {0, static_cast<double>(num_giving_), 1}).gain > 1;
+}
+
+// Whoever would pay if it were as right as it may still turn out to be. Where plans alternate all stages would wait.
+void Speculator::choose_look(const PlanOutlook& outlook) {
+  constexpr int64_t kEvery = 16;  // plans: it takes some microseconds
+  const double step_ms = ms(outlook.num_rows);
+  if (step_ % kEvery != 0 || looks_.next != DrafterLooks::kNobody || looks_.newest || num_giving_ == 0 ||
+      step_ms == 0 || outlook.num_alternating > 1)
+    return;
+  for (size_t i = 0; i < drafters_.size(); ++i) {
+    const Drafter& drafter = *drafters_[i];
+    if (drafter.ms_per_token(1) <= Drafter::kUnknownMs || !looks_.can_spend(drafter.ms_per_token(1) / step_ms)) continue;
+    const Worth base = {0, static_cast<double>(num_giving_), 1};
+    const double gain =
+        worth_asking(num_giving_, drafter.ms_per_token(num_giving_), looks_.hoped(i), outlook.num_rows, base).gain;
+    if (gain > 1) looks_.next = i;
+  }
+}
+
+void Speculator::look(const PlanOutlook& outlook) {
+  const size_t index = std::exchange(looks_.next, DrafterLooks::kNobody);
+  if (outlook.decoding.empty()) return;
+  // The one before is read already, but for its newest tokens; among others the shortest is read soonest.
+  const auto cost = [this](const Sequence* sequence) {
+    return sequence->id == looks_.sequence ? 0 : sequence->num_known_tokens();
+  };
+  const Sequence* looked_at = *std::ranges::min_element(outlook.decoding, {}, cost);
+  Drafter& drafter = *drafters_[index];
+  const double begin_ms = clock_.now_ms();
+  guesses_.assign(1, Guess());
+  drafter.draft(std::span(&looked_at, 1),
+                {.max_tokens = 1, .is_trial = true, .plan = step_, .num_in_flight = num_in_flight_, .lender = lender_},
+                guesses_);
+  drafter.take_invested_ms();
+  Planned& planned = planned_[outlook.num_in_flight];
+  planned.has_look = true;
+  planned.drafting_ms = clock_.now_ms() - begin_ms;
+  looks_.sequence = looked_at->id;
+  ++looks_.count;
+  Guess& guess = guesses_[0];
+  if (guess.empty()) {  // as good as a wrong one
+    guess.add(0, -1, 0, 0);
+    return looks_.judge(index, guess, std::vector{Verdict::kWrong});
+  }
+  // A token that stays on the device takes the device its time all the same.
+  if (is_drafted(guess.tokens[0])) planned.drafting_ms = std::max(planned.drafting_ms, drafter.ms_per_token(1));
+  looks_.newest = {index, looked_at->id, std::move(guess), looked_at->num_output_tokens(), step_};
+}
+
+// Once the sequence has its token.
+void Speculator::judge_look(const PlanOutlook& outlook) {
+  constexpr int64_t kMostSteps = 2;  // then others may draft, over what the device keeps of it
+  if (looks_.newest && step_ > looks_.newest->step + kMostSteps) looks_.newest.reset();
+  if (!looks_.newest) return;
+  DrafterLooks::Look& look = *looks_.newest;
+  for (const auto& sequences : {outlook.decoding, outlook.behind})
+    for (const Sequence* sequence : sequences) {
+      if (sequence->id != look.seq || sequence->num_output_tokens() <= look.num_output_tokens) continue;
+      drafters_[look.drafter]->see_drafts(look.guess.tokens);
+      const std::vector<Verdict> verdicts = judge(look.guess, *sequence, look.num_output_tokens);
+      drafters_[look.drafter]->learn(*sequence, look.guess, verdicts);
+      looks_.judge(look.drafter, look.guess, verdicts);
+      return looks_.newest.reset();
+    }
 }
 
 // Those sequences for which it expects more than the drafters before it.
@@ -57,7 +123,7 @@ void Speculator::ask(size_t drafter, const PlanOutlook& outlook) {
   const auto count = static_cast<int32_t>(asked_.size());
   DraftLimits limits = {.max_tokens = options_.max_tokens};
   if (const double ms = asked.ms_per_token(count); ms > 0 && !options_.drafts_always)
-    limits = limited(worth_asking(ms, acceptance / count, outlook.num_rows, base).limits);
+    limits = limited(worth_asking(count, ms, acceptance / count, outlook.num_rows, base).limits, ms);
   if (limits.max_tokens == 0) return;
   guesses_.assign(asked_.size(), Guess());
   draft(asked, limits);
@@ -93,13 +159,12 @@ void Speculator::draft(Drafter& drafter, DraftLimits limits) {
   }
 }
 
-// Tokens for each of the sequences that are asked for at which a step with them, and the time to draft them, gives most
-// tokens a millisecond; and how likely a token has to be to keep this rate up. acceptance: of a token behind right ones,
+// Tokens for each of `count` sequences at which a step with them, and the time to draft them, gives most tokens a
+// millisecond; and how likely a token has to be to keep this rate up. acceptance: of a token behind right ones,
 // where this share of tokens is worth verifying, and behind others nothing is drafted. base: without them, with drafts of
 // others.
-Speculator::Asking Speculator::worth_asking(double ms_per_token, double acceptance, int32_t num_rows, const Worth& base,
-                                            double share) const {
-  const auto count = static_cast<int32_t>(asked_.size());
+Speculator::Asking Speculator::worth_asking(int32_t count, double ms_per_token, double acceptance, int32_t num_rows,
+                                            const Worth& base, double share) const {
   const double rate_without = num_giving_ / std::max(1e-6, hopeful_ms_without(num_rows));
   num_rows += base.count;
   double ms_before = hopeful_ms(num_rows) + seeing_all_ms(), right = 1, given = base.given;
@@ -120,9 +185,10 @@ Speculator::Asking Speculator::worth_asking(double ms_per_token, double acceptan
   return best;
 }
 
-DraftLimits Speculator::limited(DraftLimits worth) const {
+DraftLimits Speculator::limited(DraftLimits worth, double ms_per_token) const {
   // A trial says what a little costs and gives.
-  if (switch_.is_trial()) return {.max_tokens = std::clamp(worth.max_tokens, 1, 2)};
+  const int32_t most_tried = ms_per_token > Drafter::kUnknownMs ? 2 : 1;
+  if (switch_.is_trial()) return {.max_tokens = std::clamp(worth.max_tokens, 1, most_tried)};
   // Sequences whose tokens are likelier than usual have room for more.
   if (worth.max_tokens > 0) worth.max_tokens = std::min(options_.max_tokens, worth.max_tokens + worth.max_tokens / 2 + 1);
   worth.min_probability = std::min(worth.min_probability, 0.9);
@@ -135,6 +201,7 @@ DraftLimits Speculator::limited(DraftLimits worth) const {
 double Speculator::gain_in_trial(double ms_per_token, int32_t num_rows, const Worth& base) {
   constexpr double kBelief = 4;
   constexpr int32_t kShares = 8;
+  const auto count_asked = static_cast<int32_t>(asked_.size());
   for (const Guess& guess : guesses_) {
     int32_t last = -1;
     for (int32_t i = 0; i < guess.size(); ++i) {
@@ -153,7 +220,7 @@ double Speculator::gain_in_trial(double ms_per_token, int32_t num_rows, const Wo
     const size_t count = std::max<size_t>(1, static_cast<size_t>(share * static_cast<double>(trial_.claimed.size())));
     for (; at < count; ++at) sum += trial_.claimed[at];
     const double acceptance = share_right * sum / static_cast<double>(count);
-    gain = std::max(gain, worth_asking(ms_per_token, acceptance, num_rows, base, share).gain);
+    gain = std::max(gain, worth_asking(count_asked, ms_per_token, acceptance, num_rows, base, share).gain);
   }
   return gain;
 }

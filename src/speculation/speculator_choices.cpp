@@ -7,10 +7,8 @@
 
 namespace llmb {
 
-namespace {
-
 // Compares the guess with the tokens behind the first `num_output_tokens` of the sequence's.
-std::vector<Verdict> judge(const Guess& guess, const Sequence& sequence, int32_t num_output_tokens) {
+std::vector<Verdict> Speculator::judge(const Guess& guess, const Sequence& sequence, int32_t num_output_tokens) {
   std::vector<Verdict> verdicts(guess.tokens.size(), Verdict::kUnknown);
   const std::vector<int32_t> depths = guess.depths();
   for (int32_t i = 0; i < guess.size(); ++i) {
@@ -21,8 +19,6 @@ std::vector<Verdict> judge(const Guess& guess, const Sequence& sequence, int32_t
   }
   return verdicts;
 }
-
-}  // namespace
 
 // Forgets guesses for this plan that came to nothing, and those that are verified.
 void Speculator::begin_choices(const PlanOutlook& outlook) {
@@ -89,7 +85,9 @@ void Speculator::on_verified(const Sequence& sequence, int32_t num_drafts, int32
   std::vector<Choice>& choices = at->second;
   Choice& choice = choices.front();
   choice.guess.keep_first(num_drafts);
-  drafters_[choice.drafter]->learn(sequence, choice.guess, judge(choice.guess, sequence, choice.num_output_tokens));
+  const std::vector<Verdict> verdicts = judge(choice.guess, sequence, choice.num_output_tokens);
+  drafters_[choice.drafter]->learn(sequence, choice.guess, verdicts);
+  looks_.judge(choice.drafter, choice.guess, verdicts);
   SpeculationMetrics::Kind& kind = metrics_.drafters[choice.drafter];
   ++kind.num_steps;
   kind.num_drafted += num_drafts;
@@ -105,6 +103,7 @@ void Speculator::on_verified(const Sequence& sequence, int32_t num_drafts, int32
 void Speculator::on_end(const Sequence& sequence) {
   choices_.erase(sequence.id);
   in_flight_.erase(sequence.id);
+  if (looks_.newest && looks_.newest->seq == sequence.id) looks_.newest.reset();
   for (const auto& drafter : drafters_) drafter->forget(sequence);
 }
 

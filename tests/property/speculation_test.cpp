@@ -92,6 +92,7 @@ std::unique_ptr<Speculator> random_speculator(TestRng* rng, const EngineJobOptio
     script.right_rate = right_rates[rng->between(0, 3)];
     script.branch_rate = rng->chance(0.5) ? 0.5 : 0;
     script.seed = rng->next();
+    script.ms_per_token = rng->chance(0.5) ? 1e-5 : 0;  // it takes time, of which any step has enough for a look
     drafters.push_back(std::make_unique<ScriptedDrafter>(make_ledger_model(o.config, o.ledger),
                                                          o.scheduler.max_model_len, script));
   }
@@ -164,7 +165,7 @@ TEST_CASE("random jobs have the same bytes with and without drafts, killed and c
   const int64_t first = from_environment("LLMB_JOB_SEED", 1),
                 num_jobs = from_environment("LLMB_NUM_JOBS", replay ? 1 : 400);
   const SteadyClock clock;
-  int64_t num_drafted = 0, num_accepted = 0, num_preemptions = 0, num_killed = 0;
+  int64_t num_drafted = 0, num_accepted = 0, num_preemptions = 0, num_killed = 0, num_looks = 0;
   for (int64_t seed = first; seed < first + num_jobs; ++seed) {
     CAPTURE(seed);
     TestRng rng(static_cast<uint64_t>(seed));
@@ -188,6 +189,7 @@ TEST_CASE("random jobs have the same bytes with and without drafts, killed and c
       is_done = steps_left > 0;
       num_killed += !is_done;
       num_preemptions += outcome.num_preemptions;
+      num_looks += speculator->num_looks();
       for (const SpeculationMetrics::Kind& kind : speculator->metrics().drafters) {
         num_drafted += kind.num_drafted;
         num_accepted += kind.num_accepted;
@@ -196,8 +198,9 @@ TEST_CASE("random jobs have the same bytes with and without drafts, killed and c
     REQUIRE(records_by_index(drafted.output()) == records_by_index(plain.output()));
   }
   MESSAGE(num_jobs << " jobs: " << num_drafted << " drafts, " << num_accepted << " accepted, " << num_preemptions
-                   << " preemptions, " << num_killed << " times killed");
+                   << " preemptions, " << num_killed << " times killed, " << num_looks << " looks");
   if (replay) return;
+  CHECK(num_looks > num_jobs / 20);
   CHECK(num_drafted > 20 * num_jobs);
   CHECK(num_accepted > num_drafted / 20);
   CHECK(num_accepted < num_drafted * 19 / 20);

@@ -19,6 +19,7 @@ struct DrafterScript {
   bool drafts_most = false;  // else any number of tokens
   int32_t one_in = 1;        // sequence of so many it has guesses for
   bool while_steps_run = true;
+  double ms_per_token = 0;   // that it says it takes
   uint64_t seed = 0;
 };
 
@@ -28,6 +29,7 @@ class ScriptedDrafter final : public Drafter {
 
   std::string name() const override { return "scripted"; }
   void draft(std::span<const Sequence* const> sequences, const DraftLimits& limits, std::span<Guess> guesses) override;
+  double ms_per_token(int32_t) const override { return script_.ms_per_token; }
   bool guesses_while_steps_run() const override { return script_.while_steps_run; }
   void learn(const Sequence& sequence, const Guess& guess, std::span<const Verdict> verdicts) override;
   void forget(const Sequence& sequence) override { answers_.erase(sequence.id); }

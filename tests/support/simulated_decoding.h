@@ -17,6 +17,8 @@
 
 namespace llmb::test {
 
+constexpr TokenId kGuessed = 7;
+
 struct Simulated {
   double ms = 0;
   int64_t num_tokens = 0;
@@ -24,14 +26,14 @@ struct Simulated {
 };
 
 // Decode steps of `batch` sequences: a step costs cost(rows), now and then several times that; a draft is right with
-// probability `right_rate` where those before it are; without a plan ahead the host's gap is added. Over stages of a
-// pipeline that is what each stage takes: plans of a part of the sequences end one behind the other in that time, one
-// plan of all takes as many times as long.
+// probability `right_rate` where those before it are, and so is a guess of kGuessed that no step verifies; without a plan
+// ahead the host's gap is added. Over stages of a pipeline that is what each stage takes: plans of a part of the sequences
+// end one behind the other in that time, one plan of all takes as many times as long.
 inline Simulated simulate(int32_t batch, int32_t num_steps, double right_rate,
                           const std::function<double(int32_t)>& cost, Speculator* speculator,
                           StepCost* learned = nullptr, int32_t num_stages = 1) {
   constexpr double kGapMs = 0.03;
-  TestRng rng(static_cast<uint64_t>(batch));
+  TestRng rng(static_cast<uint64_t>(batch)), beside(static_cast<uint64_t>(batch) + 1000);
   Simulated done;
   const auto request = make_request(4, 1'000'000);
   std::vector<std::unique_ptr<Sequence>> owned;
@@ -51,6 +53,7 @@ inline Simulated simulate(int32_t batch, int32_t num_steps, double right_rate,
     std::vector<Drafts> drafts(batch);
     PlanOutlook outlook{.decoding = std::span(decoding).subspan(first, last - first), .num_rows = last - first};
     outlook.alternates = !is_whole, outlook.num_alternating = num_stages, outlook.num_running = batch;
+    outlook.step = plan.step = step;
     if (speculator != nullptr) speculator->begin_plan(outlook);
     for (int32_t i = first; i < last; ++i) {
       if (speculator != nullptr) speculator->propose(*decoding[i], 16, &drafts[i]);
@@ -72,8 +75,9 @@ inline Simulated simulate(int32_t batch, int32_t num_steps, double right_rate,
       int32_t num_accepted = 0;
       while (num_accepted < drafts[i].size() && rng.chance(right_rate)) ++num_accepted;
       done.num_tokens += 1 + num_accepted;
-      for (int32_t k = 0; k < num_accepted; ++k) owned[i]->append_token(7);
-      owned[i]->append_token(3);
+      for (int32_t k = 0; k < num_accepted; ++k) owned[i]->append_token(kGuessed);
+      const bool is_guessable = num_accepted == drafts[i].size() && beside.chance(right_rate);
+      owned[i]->append_token(is_guessable ? kGuessed : 3);
       if (drafts[i].size() > 0) speculator->on_verified(*decoding[i], drafts[i].size(), num_accepted);
     }
     if (speculator == nullptr) continue;
