@@ -37,11 +37,12 @@ JobEnding Job::compute() {
   if (options_.pipeline_parallel_size > 1) options_.stage_rows = expected_rows();
   WorkerOptions worker;
   if (auto stop = set_up_worker(options_, model_, &worker)) return ending(std::move(*stop));
-  worker.ranks = rank_options(options_, model_, environment_.start_rank);
+  const std::vector<std::string> merged = merging_ ? merging_->merged : std::vector<std::string>();
+  worker.ranks = rank_options(options_, model_, merged, environment_.start_rank);
   if (options_.num_workers == 0) {
     workers_ = std::make_unique<Worker>(std::move(worker));
   } else {
-    WorkerPoolOptions pool = pool_options(options_, model_, merging_ ? merging_->merged : std::vector<std::string>());
+    WorkerPoolOptions pool = pool_options(options_, model_, merged);
     pool.warn = [this](const std::string& message) { environment_.observer.on_warning(message); };
     workers_ = std::make_unique<WorkerPool>(std::move(pool), environment_.start_worker, environment_.interrupted);
   }

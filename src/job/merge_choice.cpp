@@ -11,6 +11,7 @@
 #include "job/input_check.h"
 #include "job/make_intake.h"
 #include "job/merge_cost.h"
+#include "job/rank_team.h"
 #include "model/adapter_library.h"
 
 namespace llmb {
@@ -120,7 +121,8 @@ Result<MergeChoice> choose_merged(const JobOptions& o, const ModelFiles& model, 
 }
 
 Status check_merged_room(const JobOptions& o, const ModelFiles& model, const std::vector<std::string>& merged) {
-  const int64_t count = std::max(1, o.num_workers), room = o.load.adapter_bytes / count;
+  const int64_t num_ranks = rank_grid(o).num_ranks(), count = std::max(1, o.num_workers) * num_ranks;
+  const int64_t room = o.load.adapter_bytes / count;
   for (const std::string& name : merged) {
     const auto id = model.adapters->find(name);
     if (!id || !model.adapters->prepare(*id).ok()) continue;
@@ -130,7 +132,7 @@ Status check_merged_room(const JobOptions& o, const ModelFiles& model, const std
     return resource_exhausted("`merge_adapters` auto: the weights that are merged for adapter \"" + name + "\" take " +
                               std::to_string((needed + (1 << 20) - 1) >> 20) +
                               " MiB, and `adapter_memory` has room for " + std::to_string(room >> 20) + " MiB" +
-                              (count > 1 ? " in each worker" : "") + "; raise it, or leave `merge_adapters` out");
+                              (num_ranks > 1 ? " in each rank" : count > 1 ? " in each worker" : "") + "; raise it, or leave `merge_adapters` out");
   }
   return {};
 }

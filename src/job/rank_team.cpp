@@ -161,8 +161,6 @@ std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device
   add(grid.divides_kv ? "decode_context_parallel_size" : "prefill_context_parallel_size", grid.context_size);
   if (device == DeviceKind::kLedger)
     return JobStop{JobEnd::kOptionRefused, name + ": ranks compute on CPUs and GPUs; leave `device` ledger out"};
-  if (o.merges_adapters)
-    return JobStop{JobEnd::kOptionRefused, name + ": not with `merge_adapters` auto yet; leave one of the two out"};
   ModelConfig config = model.config;
   config.mtp.is_used = o.speculation.mtp || !o.speculation.eagle.empty();
   const Status status =
@@ -173,7 +171,8 @@ std::optional<JobStop> check_rank_options(const JobOptions& o, DeviceKind device
 
 double rank_patience_ms(const WorkerOrder& order) { return 0.9 * order.watchdog_ms; }
 
-RankOptions rank_options(const JobOptions& o, const JobModel& model, StartRank start) {
+RankOptions rank_options(const JobOptions& o, const JobModel& model, const std::vector<std::string>& merged_adapters,
+                         StartRank start) {
   RankOptions ranks;
   ranks.grid = rank_grid(o);
   ranks.start = std::move(start);
@@ -182,6 +181,7 @@ RankOptions rank_options(const JobOptions& o, const JobModel& model, StartRank s
   for (int32_t rank = 0; rank < ranks.grid.num_ranks(); ++rank) {
     ranks.orders.push_back(order_of(o, model, rank, ranks.grid.num_ranks()));
     ranks.orders.back().count = std::max(1, o.num_workers);
+    ranks.orders.back().merged_adapters = merged_adapters;
   }
   return ranks;
 }

@@ -59,7 +59,8 @@ RankPart rank_grid(const JobOptions& options);  // as rank 0 of it
 std::optional<JobStop> check_rank_options(const JobOptions& options, DeviceKind device, const ModelFiles& model);
 
 // REQUIRES: the job's arithmetic is chosen
-RankOptions rank_options(const JobOptions& options, const JobModel& model, StartRank start);
+RankOptions rank_options(const JobOptions& options, const JobModel& model,
+                         const std::vector<std::string>& merged_adapters, StartRank start);
 
 // Not loaded yet. Sets the threads of `load` to rank 0's. The calling thread runs on rank 0's cores from now on, and so
 // do those that it starts.

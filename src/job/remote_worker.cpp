@@ -52,7 +52,7 @@ class RemoteWorker {
     if (auto stop = load_ordered_model(order, &options_, &model_)) return stop;
     WorkerOptions worker_options;
     if (auto stop = set_up_worker(options_, model_, &worker_options)) return stop;
-    worker_options.ranks = rank_options(options_, model_, start_rank_);
+    worker_options.ranks = rank_options(options_, model_, order.merged_adapters, start_rank_);
     for (WorkerOrder& of_rank : worker_options.ranks.orders) of_rank.role = order.role;
     worker_options.gives_blocks = order.role == WorkerRole::kPrefill;
     worker_options.load.receives_prompts = order.role == WorkerRole::kDecode;

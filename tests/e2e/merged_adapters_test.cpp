@@ -87,6 +87,10 @@ TEST_CASE(
   CHECK(run("pool.jsonl", {"--block-size", "8", "--num-gpu-blocks-override", "14", "--max-num-seqs", "12"}) ==
         expected);
   CHECK(run("workers.jsonl", {"--workers", "2", "--max-num-seqs", "5"}) == expected);
+  CHECK(run("stages.jsonl", {"--pipeline-parallel-size", "2", "--max-num-seqs", "7"}) == expected);
+  CHECK(run("rows.jsonl", {"--prefill-context-parallel-size", "2", "--speculative", "none"}) == expected);
+  CHECK(run("slices.jsonl", {"--decode-context-parallel-size", "2", "--pipeline-parallel-size", "2"}) == expected);
+  CHECK(run("both.jsonl", {"--workers", "2", "--pipeline-parallel-size", "2", "--max-num-seqs", "4"}) == expected);
   run("shard0.jsonl", {"--shard", "0/2"});
   run("shard1.jsonl", {"--shard", "1/2", "--shard-by", "rows", "--max-num-seqs", "2"});
   const ProcessResult merged = run_process({kProgram, "merge", dir.file("all.jsonl"), dir.file("shard0.jsonl"),
@@ -103,6 +107,37 @@ TEST_CASE(
     if (i % 5 == 4 || i == 3) CHECK(before[i] == after[i]);
   }
   CHECK(num_different > 0);
+}
+
+// Sums over parts of layers round otherwise than one process's, so answers are compared with those and with what parts give
+// that never merge.
+TEST_CASE("ranks with parts of layers merge their parts: one process's greedy tokens, whatever the schedule") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("in.jsonl"), mixed_lines());
+  const auto run = [&](const std::vector<std::string>& more, bool merges = true) {
+    std::vector<std::string> arguments = {dir.file("in.jsonl"), "--adapter-dir", kAdapters};
+    if (merges) arguments.insert(arguments.end(), {"--merge-adapters", "auto"});
+    const ProcessResult result = run_process(program(arguments, more));
+    REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+    CHECK(has(result.err, "merged into the weights for 23 rows") == merges);
+    return stable_output(result.out);
+  };
+  const auto alone = parse_lines(run({}));
+  for (const std::string size : {"2", "4"}) {
+    CAPTURE(size);
+    const std::vector<std::string> parts = {"--tensor-parallel-size", size};
+    const std::string merged = run(parts);
+    CHECK(run(with(parts, {"--max-num-seqs", "3", "--max-num-batched-tokens", "5"})) == merged);
+    CHECK(run(with(parts, {"--pipeline-parallel-size", "2", "--speculative", "none"})) == merged);
+    CHECK(run(parts, /*merges=*/false) != merged);
+    const auto records = parse_lines(merged);
+    REQUIRE(records.size() == alone.size());
+    for (size_t i = 0; i < records.size(); ++i) {
+      if (i % 4 == 1 || i % 6 == 3) continue;  // drawn, or in a form
+      CAPTURE(i);
+      CHECK(records[i].at("token_ids") == alone[i].at("token_ids"));
+    }
+  }
 }
 
 TEST_CASE("an output goes on as it was begun, whatever rows are added; another --merge-adapters is refused by name") {
@@ -210,7 +245,8 @@ TEST_CASE(
     for (const char* const model : {"quantized/gptq-4", "gguf/llama-k.gguf"})
       refused({}, "the model's weights are stored in few bits", model);
   }
-  CHECK(run_merging({"--workers", "2", "--adapter-memory", "100000", dir.file("in.jsonl")}).exit_code == 2);
+  for (const char* const option : {"--workers", "--tensor-parallel-size"})
+    CHECK(run_merging({option, "2", "--adapter-memory", "100000", dir.file("in.jsonl")}).exit_code == 2);
   CHECK(run_process(program({dir.file("in.jsonl"), "--merge-adapters", "always"})).exit_code == 2);
   const ProcessResult dry = run_merging({dir.file("in.jsonl"), "--dry-run"});
   CHECK(dry.exit_code == 0);

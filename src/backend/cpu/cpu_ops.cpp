@@ -194,11 +194,13 @@ void CpuOps::linear(const LinearWeight& weight, Rows x, int64_t rows, Rows out) 
 }
 
 void CpuOps::adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows, Rows out) {
-  if (const cpu::PackedLinear* const merged = adapters_->merged_for_all(product, rows))
-    return cpu::linear(*merged, floats(x), rows, floats(out), pool_);
-  const cpu::LoraWork* const lora = adapters_->shrink(product, floats(x), x.width, rows, pool_);
-  cpu::linear(packed(weight), floats(x), rows, floats(out), pool_, lora);
-  adapters_->compute_merged_rows(product, floats(x), floats(out), pool_);
+  if (const cpu::PackedLinear* const merged = adapters_->merged_for_all(product, rows)) {
+    cpu::linear(*merged, floats(x), rows, floats(out), pool_);
+  } else {
+    const cpu::LoraWork* const lora = adapters_->shrink(product, floats(x), x.width, rows, pool_);
+    cpu::linear(packed(weight), floats(x), rows, floats(out), pool_, lora);
+    adapters_->compute_merged_rows(product, floats(x), floats(out), pool_);
+  }
   if (is_partial_sum(weight) && ranks_ != nullptr) sum_rows(out, rows);
 }
 

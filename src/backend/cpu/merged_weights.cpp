@@ -14,23 +14,28 @@ namespace {
 
 constexpr int64_t kRows = 64;  // that are unpacked at once
 
-// A module's A, and its B by the columns of the product.
+// The columns of a module's A that are used, and its B by the columns of the product.
 struct Factors {
   std::vector<float> a, b;  // [rank, in_features], [columns, rank]
 };
 
 Factors read_factors(const LoraModule& module) {
   Factors factors;
-  factors.a.resize(static_cast<size_t>(module.a.rows * module.a.cols));
+  const int64_t in = module.in_features();
+  factors.a.resize(static_cast<size_t>(module.a.rows * in));
   factors.b.resize(static_cast<size_t>(module.num_columns() * module.b.cols));
-  for (int64_t r = 0; r < module.a.rows; ++r) read_floats(module.a, r, factors.a.data() + r * module.a.cols);
+  std::vector<float> row(static_cast<size_t>(module.a.cols));
+  for (int64_t r = 0; r < module.a.rows; ++r) {
+    read_floats(module.a, r, row.data());
+    std::copy_n(row.data() + module.a_columns.begin, in, factors.a.data() + r * in);
+  }
   for (int64_t c = 0; c < module.num_columns(); ++c)
     read_floats(module.b, module.row_of_column(c), factors.b.data() + c * module.b.cols);
   return factors;
 }
 
 void add_product(const LoraModule& module, const Factors& factors, int64_t column, float* row) {
-  const int64_t rank = module.a.rows, in = module.a.cols;
+  const int64_t rank = module.a.rows, in = module.in_features();
   const float* const b = factors.b.data() + column * rank;
   for (int64_t r = 0; r < rank; ++r) {
     const float factor = module.scale * b[r];

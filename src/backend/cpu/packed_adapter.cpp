@@ -91,16 +91,20 @@ struct CpuAdapterPacker::Layout {
   }
 };
 
-// A merged product has weights of its own in place of matrices.
-std::vector<LoraModule> CpuAdapterPacker::modules_at(const LoraAdapter& adapter, int64_t product) const {
+// This rank's part of them.
+std::vector<LoraModule> CpuAdapterPacker::modules_of_product(const LoraAdapter& adapter, int64_t product) const {
   const bool is_head = product == int64_t{num_layers_} * kNumProjections;
   if (rank_ && is_head && !rank_->share.draws) return {};
   if (rank_)
     return modules_of_rank(adapter, *rank_, is_head ? num_layers_ - 1 : product / kNumProjections,
                            is_head ? Projection::kLmHead : static_cast<Projection>(product % kNumProjections));
-  if (merges(adapter, product)) return {};
   const std::span<const LoraModule> modules = modules_of(adapter, product);
   return {modules.begin(), modules.end()};
+}
+
+// A merged product has weights of its own in place of matrices.
+std::vector<LoraModule> CpuAdapterPacker::modules_at(const LoraAdapter& adapter, int64_t product) const {
+  return merges(adapter, product) ? std::vector<LoraModule>() : modules_of_product(adapter, product);
 }
 
 std::span<const LoraModule> CpuAdapterPacker::expert_modules(const LoraAdapter& adapter, int64_t layer, int32_t expert,
@@ -160,7 +164,7 @@ DType CpuAdapterPacker::activations_of(int64_t product) const {
 // The LM head's matrices stay beside its weights.
 bool CpuAdapterPacker::merges(const LoraAdapter& adapter, int64_t product) const {
   return adapter.is_merged() && product < int64_t{num_layers_} * kNumProjections &&
-         !modules_of(adapter, product).empty() && can_merge(base_weight(product));
+         !modules_of_product(adapter, product).empty() && can_merge(base_weight(product));
 }
 
 int64_t CpuAdapterPacker::num_bytes(const LoraAdapter& adapter) const {
@@ -199,7 +203,7 @@ std::shared_ptr<const PackedAdapter> CpuAdapterPacker::pack(const LoraAdapter& a
   for (int64_t i = 0; i < num_adapted_products(num_layers_); ++i)
     if (merges(adapter, i))
       packed->merged[static_cast<size_t>(i)] =
-          merged_weight(base_weight(i), modules_of(adapter, i), activations_of(i), alone);
+          merged_weight(base_weight(i), modules_of_product(adapter, i), activations_of(i), alone);
   return packed;
 }
 

@@ -56,8 +56,8 @@ struct CpuPackedAdapter final : PackedAdapter {
 
 class CpuAdapterPacker final : public AdapterPacker {
  public:
-  // base: outlives this; set before an adapter that is merged is packed. rank: of several, whose adapters are not
-  // merged; none: this one computes the whole model.
+  // base: outlives this; set before an adapter that is merged is packed. rank: of several, whose parts of products are
+  // merged with parts of matrices; none: this one computes the whole model.
   CpuAdapterPacker(int32_t num_layers, int32_t num_experts, const MergeBase& base, std::optional<LoraShare> rank)
       : num_layers_(num_layers), num_experts_(num_experts), base_(base), rank_(std::move(rank)) {}
 
@@ -68,6 +68,7 @@ class CpuAdapterPacker final : public AdapterPacker {
   const cpu::PackedLinear& base_weight(int64_t product) const;
   DType activations_of(int64_t product) const;
   bool merges(const LoraAdapter& adapter, int64_t product) const;
+  std::vector<LoraModule> modules_of_product(const LoraAdapter& adapter, int64_t product) const;
   std::vector<LoraModule> modules_at(const LoraAdapter& adapter, int64_t product) const;
   std::span<const LoraModule> expert_modules(const LoraAdapter& adapter, int64_t layer, int32_t expert,
                                              bool is_down) const;
