@@ -2,6 +2,7 @@
 // the batch, the chunks, the prefix cache, the pool, swaps, drafts, ranks, workers and kills.
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,31 @@ TEST_CASE("over an int4 KV cache every line has the same bytes whatever the sche
   CHECK(num_accepted > 0);
   CHECK(num_rejected > 0);
   CHECK(num_preempted > 0);
+}
+
+TEST_CASE("over an int4 KV cache prompts have the same log-probabilities whatever the chunks, also where layers read "
+          "keys of earlier ones") {
+  std::string input;
+  for (int line = 0; line < 4; ++line) {
+    std::vector<int> tokens;
+    for (int at = 0; at < 62 + 15 * line; ++at) tokens.push_back((at * at * (line + 3) + at) % 61 + 1);
+    const nlohmann::json fields = {
+        {"id", line}, {"prompt_token_ids", tokens}, {"prompt_logprobs", 1}, {"max_tokens", 2}};
+    input += fields.dump() + "\n";
+  }
+  for (const std::string model : {"gemma4", "llama-gqa"}) {
+    CAPTURE(model);
+    // A chunk lies in two groups at most.
+    const ProcessResult plain = run_process(command(model, {"--max-num-batched-tokens", "31"}), input);
+    REQUIRE_MESSAGE(plain.exit_code == 0, plain.err);
+    const std::vector<std::vector<std::string>> schedules = {
+        {}, {"--max-num-batched-tokens", "97", "--speculative", "none"}, {"--prefill-context-parallel-size", "2"}};
+    for (const std::vector<std::string>& schedule : schedules) {
+      const ProcessResult result = run_process(command(model, schedule), input);
+      REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+      CHECK(stable_output(result.out) == stable_output(plain.out));
+    }
+  }
 }
 
 TEST_CASE("over an int4 KV cache a job that is killed again and again ends with the same bytes") {

@@ -55,13 +55,22 @@ int64_t OpenGroups::slot_bytes(const KvLayout& kv, const LoadOptions& options) {
   return kv.num_layers * groups_per_slot(options) * group_bytes(kv);
 }
 
-OpenGroups::OpenGroups(const KvLayout& kv, const LoadOptions& options)
+OpenGroups::OpenGroups(const ModelConfig& config, const KvLayout& kv, const LoadOptions& options)
     : layout_(kv),
       num_layers_(kv.num_layers),
       groups_per_slot_(groups_per_slot(options)),
       num_own_(num_slots(options) * groups_per_slot_),
+      num_shared_(max_shared_places(options)),
+      set_of_(static_cast<size_t>(kv.num_layers)),
       group_bytes_(group_bytes(kv)) {
-  const int64_t num_groups = int64_t{num_layers_} * num_own_ + max_shared_places(options);
+  int32_t num_sets = 1;
+  for (int32_t layer = 0; layer < num_layers_; ++layer) {
+    const int32_t source = config.kv_layer_of(layer);
+    if (source == layer) continue;
+    int32_t& set = set_of_[static_cast<size_t>(source)];
+    if (set == 0) set = num_sets++;
+  }
+  const int64_t num_groups = int64_t{num_layers_} * num_own_ + num_sets * num_shared_;
   if (num_groups > INT32_MAX / kKvGroup) throw std::bad_alloc();  // slots are 32-bit
   memory_ = MappedFloats(num_groups * group_bytes_ / 4);
 }

@@ -1,5 +1,6 @@
 // The groups of an int4 KV cache that are open (kernels/cpu/kv_cache.h), in bfloat16: those of the newest tokens of each
-// sequence, by state slot (StepEntry::state_slot), and while a layer runs those of prompts that a step computes.
+// sequence, by state slot (StepEntry::state_slot), and those of prompts that a step computes: while a layer runs, or where
+// later layers read its keys and values, until the step ends.
 //
 // A group is closed, that is stored in its block of the pool, by the step that writes its last position. Its numbers stay
 // where they are until the sequence is a group further, so drafts in it may turn out wrong: whoever writes the position
@@ -35,7 +36,7 @@ class OpenGroups {
   static int32_t num_slots(const LoadOptions& options);  // as many as the scheduler may need (StateLayout)
   static int64_t slot_bytes(const KvLayout& kv, const LoadOptions& options);
 
-  OpenGroups(const KvLayout& kv, const LoadOptions& options);  // throws std::bad_alloc
+  OpenGroups(const ModelConfig& config, const KvLayout& kv, const LoadOptions& options);  // throws std::bad_alloc
 
   // Copies slots as the plan says. Plan and step stay unchanged until the next call.
   void begin_step(const StepPlan& plan, const ResolvedStep& step, ThreadPool& pool);
@@ -54,19 +55,23 @@ class OpenGroups {
 
  private:
   static int32_t groups_per_slot(const LoadOptions& options) { return options.max_num_drafts > 0 ? 2 : 1; }
-  // Where a group is: in the slots of every layer, or behind those of all layers, in a place that layers share.
+  // Where a group is: in the slots of every layer, or behind those of all layers, in a place that layers share but for
+  // those that later layers read, which have their own.
   struct Place {
     int32_t index = 0;
     bool is_shared = false;
   };
   int64_t block(int32_t layer, Place place) const {
-    return place.is_shared ? (num_layers_ - layer) * int64_t{num_own_} + place.index : place.index;
+    if (!place.is_shared) return place.index;
+    return (num_layers_ - layer) * int64_t{num_own_} + set_of_[static_cast<size_t>(layer)] * num_shared_ + place.index;
   }
 
   const KvLayout layout_;
   const int32_t num_layers_, groups_per_slot_, num_own_;
-  int64_t group_bytes_ = 0;  // in one layer, at most
-  MappedFloats memory_;      // [num_layers, num_own_] of groups, then shared ones
+  const int64_t num_shared_;
+  std::vector<int32_t> set_of_;  // [num_layers]  of shared places
+  int64_t group_bytes_ = 0;      // in one layer, at most
+  MappedFloats memory_;          // [num_layers, num_own_] of groups, then sets of num_shared_
   const StepPlan* plan_ = nullptr;
   const ResolvedStep* step_ = nullptr;
   std::vector<Place> places_;  // [num_tokens]  of each row's own group
