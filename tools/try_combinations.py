@@ -81,7 +81,8 @@ class Model:
         if "/mtp/" in found:
             self.drafts += ["mtp", "mtp,lookup"]
         self.drafts += [f"eagle:{folder}" for folder in sorted(glob.glob(f"{FIXTURES}/eagle/{name}*")) if "/models/" in found]
-        self.formats = [[], [], ["--kv-cache-dtype", "int8"], ["--kv-cache-dtype", "fp8"], ["--tensor-parallel-size", "2"]]
+        self.formats = [[], [], ["--kv-cache-dtype", "int8"], ["--kv-cache-dtype", "fp8"], ["--kv-cache-dtype", "int4"],
+                        ["--tensor-parallel-size", "2"]]
         if "/models/" in found:
             self.formats += [["--quantization", "int8"], ["--quantization", "w4a8"]]
 
@@ -89,7 +90,7 @@ class Model:
 def make_prompt(rng, model, texts):
     if model.vocab_size:
         shared = [7 * i % model.vocab_size for i in range(rng.choice([0, 0, 8, 16, 33]))]
-        return {"prompt_token_ids": shared + [rng.randrange(model.vocab_size) for _ in range(rng.choice([1, 3, 8, 15, 16, 17, 30]))]}
+        return {"prompt_token_ids": shared + [rng.randrange(model.vocab_size) for _ in range(rng.choice([1, 3, 8, 15, 16, 17, 30, 66]))]}
     text = (INSTRUCTION * rng.randint(1, 3) if rng.random() < 0.4 else "") + rng.choice(texts)
     return {"messages": [{"role": "user", "content": text}]} if rng.random() < 0.4 else {"prompt": text}
 
@@ -121,8 +122,10 @@ def make_row(rng, model, texts):
             row["best_of"] = rng.randint(2, 4)
     fields = [("repetition_penalty", 1.2), ("frequency_penalty", 0.4), ("logprobs", rng.randint(1, 4)), ("min_tokens", 1),
               ("logit_bias", {"7": 3, "9": -100}), ("return_token_ids", True)]
+    if "messages" not in row:
+        fields += [("prompt_logprobs", rng.randint(0, 2))]
     if is_text:
-        fields += [("stop", rng.choice([["."], [" a"], ["e", "\n"]])), ("bad_words", ["the"]), ("prompt_logprobs", rng.randint(0, 2))]
+        fields += [("stop", rng.choice([["."], [" a"], ["e", "\n"]])), ("bad_words", ["the"])]
     for field, value in fields:
         if rng.random() < 0.15:
             row[field] = value
@@ -151,7 +154,7 @@ def draw_schedule(rng, model, form):
     maybe(0.1, "--plan-memory", "1M")
     maybe(0.8, "--speculative", rng.choice(model.drafts))
     maybe(0.3, "--num-speculative-tokens", rng.choice([1, 3, 8, 16]))
-    divides_kv = not is_int4 and rng.random() < 0.05
+    divides_kv = rng.random() < 0.05
     if not divides_kv and rng.random() < 0.6:
         positions = rng.choice([1100, 1500, 2500]) if not model.vocab_size else rng.choice([300, 500, 1000])
         flags += ["--block-size", str(block_size), "--num-gpu-blocks-override", str(max(4, positions // block_size))]
