@@ -161,8 +161,7 @@ Status check_states(const StateConfig& state, int32_t size) {
     return state.value_dim < size ? cannot_divide("hidden_size", state.value_dim, size) : Status();
   if (!can_divide_groups(state.num_key_heads, state.num_value_heads / state.num_key_heads, size))
     return cannot_divide("value heads of states", state.num_value_heads, size);
-  const bool norms_lie_apart = state.kind != StateKind::kMamba2 || state.num_norms == 1 || state.num_norms >= size;
-  return norms_lie_apart ? Status() : cannot_divide("Mamba-2 groups", state.num_norms, size);
+  return {};
 }
 
 Status check_layers(const ModelConfig& config, int32_t size) {

@@ -136,9 +136,10 @@ class Ops : public WeightMaker {
                                const DeviceBuffer& weight,  // [width of a group]
                                float eps, int64_t rows) = 0;
 
-  // The same for one group, of which each rank has some columns.
+  // The same for one group, of which each rank has some columns, or for the one of num_groups that this rank has columns
+  // of, where equally many neighbours have some of each. As many groups as ranks, or more: this one has all of a group.
   virtual void rms_norm_over_ranks(Rows x,  // [rows, any]  in and out
-                                   int64_t first_column,
+                                   int64_t first_column, int64_t /*num_groups*/,
                                    const DeviceBuffer& weight,  // [width of this rank's columns]
                                    float eps, int64_t rows) {
     rms_norm_groups(x, first_column, 1, weight, eps, rows);

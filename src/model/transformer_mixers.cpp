@@ -121,7 +121,8 @@ void Transformer::finish_state(int32_t layer, int64_t num_tokens) {
     return ops_.multiply_by_gate(GateKind::kSilu, out, gate, num_tokens);
   }
   ops_.multiply_by_gate(GateKind::kSilu, out, gate, num_tokens);
-  if (config_.state.num_norms == 1) return ops_.rms_norm_over_ranks(out, 0, *w.state_norms[0], eps_, num_tokens);
+  if (w.state_norms.size() == 1)
+    return ops_.rms_norm_over_ranks(out, 0, config_.state.num_norms, *w.state_norms[0], eps_, num_tokens);
   for (size_t i = 0; i < w.state_norms.size(); ++i)
     ops_.rms_norm_groups(out, static_cast<int64_t>(i) * w.state_norms[i]->rows().width, 1, *w.state_norms[i], eps_,
                          num_tokens);
@@ -134,8 +135,9 @@ void Transformer::norm_heads(int32_t layer, Rows qkv, int64_t rows) {
     ops_.rms_norm_groups(qkv, q_size + config_.kv_size_of(layer), kv_heads, *w.v_norm.weight, eps_, rows);
   if (!w.q_norm.weight) return;
   const int64_t q_groups = config_.num_attention_heads, k_groups = kv_heads;
-  if (config_.qk_norm == QkNorm::kAllHeads) ops_.rms_norm_over_ranks(qkv, 0, *w.q_norm.weight, eps_, rows);
-  if (config_.qk_norm == QkNorm::kAllHeads) return ops_.rms_norm_over_ranks(qkv, q_size, *w.k_norm.weight, eps_, rows);
+  if (config_.qk_norm == QkNorm::kAllHeads) ops_.rms_norm_over_ranks(qkv, 0, 1, *w.q_norm.weight, eps_, rows);
+  if (config_.qk_norm == QkNorm::kAllHeads)
+    return ops_.rms_norm_over_ranks(qkv, q_size, 1, *w.k_norm.weight, eps_, rows);
   if (config_.qk_norm == QkNorm::kLayerPerHead) {
     ops_.layer_norm_groups(qkv, 0, q_groups, *w.q_norm.weight, w.q_norm.bias.get(), eps_, rows);
     ops_.layer_norm_groups(qkv, q_size, k_groups, *w.k_norm.weight, w.k_norm.bias.get(), eps_, rows);

@@ -24,6 +24,8 @@
 #include "tests/support/golden.h"
 #include "tests/support/medusa_golden.h"
 #include "tests/support/plan_builder.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/twice_the_tokens.h"
 
 namespace llmb::test {
 namespace {
@@ -107,6 +109,28 @@ TEST_CASE("golden models over two and four GPUs: the reference's tokens and log 
   }
   MESSAGE(num_divided << " divided");
   CHECK(num_divided >= 12);
+}
+
+TEST_CASE("two groups of Mamba-2 over four GPUs: a CPU's tokens and log probabilities") {
+  const TempDir dir;
+  write_twice_the_tokens("nemotron_h", dir);
+  const ModelConfig config = config_of_dir(dir.path());
+  REQUIRE(config.state.num_norms == 2);
+  const auto requests = requests_of(short_lines(dir.path()));
+  LoadOptions options = rank_options(dir.path(), config, DType::kF32);
+  const auto expected = answers_of(*loaded(make_cpu_backend(), config, options), requests);
+  for (const bool is_deterministic : {false, true}) {
+    options.cuda.deterministic = is_deterministic;
+    const auto backend = load_forked_ranks({.tensor_size = 4}, config, options);
+    for (const uint64_t seed : {1, 2}) {
+      const auto answers = answers_of(*backend, requests, seed);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        CAPTURE(i);
+        CHECK(answers[i].tokens == expected[i].tokens);
+        CHECK(compare(answers[i].logprobs, expected[i].logprobs, 0, 1e-4) == "");
+      }
+    }
+  }
 }
 
 TEST_CASE("where MLPs differ by layer all layers have the sets of keys and values that the rank has") {

@@ -144,6 +144,22 @@ TEST_CASE("layers that attend to another one's keys and values stand in its stag
   }
 }
 
+TEST_CASE("fewer groups of Mamba-2 than ranks: neighbours have a group together, if equally many have each") {
+  const auto config = load_model_config(source_dir() + "/data/fixtures/models/nemotron_h");  // two groups of two heads
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    const ModelShare share = share_of(*config, {rank, 4, 1});
+    CHECK(share.state_keys.begin == rank / 2);
+    CHECK(share.state_keys.count() == 1);
+    CHECK(share.state_values.begin == rank);
+    CHECK(share.state_values.count() == 1);
+  }
+  CHECK(check_ranks(*config, 4, 1).ok());
+  ModelConfig more_heads = *config;
+  more_heads.num_attention_heads = more_heads.num_key_value_heads = 6;
+  CHECK(check_ranks(more_heads, 3, 1).message() == "value heads of states 4 cannot be divided among 3 ranks");
+}
+
 TEST_CASE("Gemma 4 E2B over stages: of prompts hardly any row counts where layers have no keys; what is refused") {
   const auto config = load_model_config(source_dir() + "/data/shapes/gemma-4-e2b");
   REQUIRE_MESSAGE(config.ok(), config.status().message());

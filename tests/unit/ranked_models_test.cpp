@@ -21,6 +21,7 @@
 #include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/thread_ranks.h"
+#include "tests/support/twice_the_tokens.h"
 #include "tests/unit/golden_answers.h"
 
 namespace llmb::test {
@@ -90,6 +91,33 @@ TEST_CASE("every golden model: the reference's tokens and log probabilities, or 
   }
   MESSAGE(num_divided << " divided, " << num_refused << " refused");
   CHECK(num_divided > 60);
+}
+
+TEST_CASE("two groups of Mamba-2 over four ranks: one rank's tokens and log probabilities, one set of bytes") {
+  for (const std::string name : {"nemotron_h", "nemotron_h-experts", "granitemoehybrid"}) {
+    CAPTURE(name);
+    const TempDir dir;
+    write_twice_the_tokens(name, dir);
+    const auto config = load_model_config(dir.path());
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    REQUIRE(config->state.num_norms == 2);
+    const LoadOptions options = rank_golden_options(dir.path(), *config);
+    const std::unique_ptr<Backend> alone = make_cpu_backend(), divided = make_thread_ranks(4);
+    for (Backend* const backend : {alone.get(), divided.get()}) {
+      const Status status = backend->load(*config, options);
+      REQUIRE_MESSAGE(status.ok(), status.message());
+    }
+    const auto lines = read_json_lines(dir / "golden.jsonl");
+    const auto expected = answer(*alone, lines, "prompt_token_ids", "token_ids", config->vocab_size);
+    const auto answers = answer(*divided, lines, "prompt_token_ids", "token_ids", config->vocab_size);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      CAPTURE(i);
+      CHECK(answers[i].tokens == expected[i].tokens);
+      CHECK(compare(answers[i].logprobs, expected[i].logprobs, 0, 5e-5) == "");
+    }
+    CHECK((bytes_in_steps(*make_thread_ranks(4), dir.path(), *config, 64) ==
+           bytes_in_steps(*make_thread_ranks(4), dir.path(), *config, 7)));
+  }
 }
 
 // Ranks divide the rows of steps that have enough of them: not of those of 7, or of 15 over four.

@@ -114,7 +114,8 @@ class CpuOps final : public Ops {
   void adapted_linear_activate(const AdaptedProduct& product, const LinearWeight& weight, const ActivationSpec& spec,
                                Rows x, int64_t rows, Rows between, Rows out) override;
   void lora_embedding(int64_t rows, Rows out) override;
-  void rms_norm_over_ranks(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows) override;
+  void rms_norm_over_ranks(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
+                           int64_t rows) override;
   void layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight,
                          const DeviceBuffer* bias, float eps, int64_t rows) override;
   void grow_queries(int64_t rows, Rows qkv) override;

@@ -34,23 +34,27 @@ void CpuOps::sum_over_ranks(Rows x, int64_t rows) {
 }
 
 // Ranks that share heads all count them, each as often. How many columns all have together is summed as well.
-void CpuOps::rms_norm_over_ranks(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows) {
-  if (ranks_ == nullptr) return Ops::rms_norm_over_ranks(x, first_column, weight, eps, rows);
+void CpuOps::rms_norm_over_ranks(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight,
+                                 float eps, int64_t rows) {
+  if (ranks_ == nullptr || num_groups >= ranks_->tensor->size())
+    return Ops::rms_norm_over_ranks(x, first_column, num_groups, weight, eps, rows);
   const int64_t width = weight.rows().width;
   const auto* const factors = static_cast<const float*>(weight.rows().data);
   const auto row_at = [&](int64_t row) { return static_cast<float*>(x.data) + row * x.width + first_column; };
-  square_sums_.resize(static_cast<size_t>(rows) + 1);
+  // [num_groups][rows + 1], of others' groups zeros
+  square_sums_.assign(static_cast<size_t>(num_groups * (rows + 1)), 0.0f);
+  float* const sums = square_sums_.data() + ranks_->tensor->rank() * num_groups / ranks_->tensor->size() * (rows + 1);
   pool_.parallel_for(rows, [&](int64_t row, int) {
     const float* const from = row_at(row);
     double sum = 0;
     for (int64_t i = 0; i < width; ++i) sum += double{from[i]} * from[i];
-    square_sums_[static_cast<size_t>(row)] = static_cast<float>(sum);
+    sums[row] = static_cast<float>(sum);
   });
-  square_sums_.back() = static_cast<float>(width);
-  ranks_->tensor->all_reduce(square_sums_.data(), rows + 1);
+  sums[rows] = static_cast<float>(width);
+  ranks_->tensor->all_reduce(square_sums_.data(), num_groups * (rows + 1));
   pool_.parallel_for(rows, [&](int64_t row, int) {
     float* const to = row_at(row);
-    const float scale = 1 / std::sqrt(square_sums_[static_cast<size_t>(row)] / square_sums_.back() + eps);
+    const float scale = 1 / std::sqrt(sums[row] / sums[rows] + eps);
     for (int64_t i = 0; i < width; ++i) to[i] = to[i] * scale * factors[i];
   });
 }

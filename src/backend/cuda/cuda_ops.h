@@ -186,7 +186,8 @@ class CudaOps final : public Ops, public StepParts {
   void adapted_linear(const AdaptedProduct& product, const LinearWeight& weight, Rows x, int64_t rows,
                       Rows out) override;
   void lora_embedding(int64_t, Rows out) override { adapters_->lora_embedding(step_.tokens, out); }
-  void rms_norm_over_ranks(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows) override;
+  void rms_norm_over_ranks(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
+                           int64_t rows) override;
   void layer_norm_groups(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight,
                          const DeviceBuffer* bias, float eps, int64_t rows) override;
   void grow_queries(int64_t rows, Rows qkv) override;

@@ -70,9 +70,11 @@ void CudaOps::embedding(const LinearWeight& table, int64_t rows, Rows out) {
   ranks_->sum(out, rows);
 }
 
-void CudaOps::rms_norm_over_ranks(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows) {
-  if (ranks_ == nullptr) return Ops::rms_norm_over_ranks(x, first_column, weight, eps, rows);
-  ranks_->rms_norm(x, first_column, weight, eps, rows);
+void CudaOps::rms_norm_over_ranks(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight,
+                                  float eps, int64_t rows) {
+  if (ranks_ == nullptr || num_groups >= ranks_->size())
+    return Ops::rms_norm_over_ranks(x, first_column, num_groups, weight, eps, rows);
+  ranks_->rms_norm(x, first_column, num_groups, weight, eps, rows);
 }
 
 void CudaOps::choose_rows(const StepPlan& plan, bool narrows, StepShape* shape) {

@@ -90,7 +90,7 @@ void CudaRanks::allocate_parts(const ModelConfig& whole) {
                  uint8_t* const mail = sample_mail_.data<uint8_t>();
                  tensor_->all_gather(mail + tensor_->rank() * bytes, bytes, mail, stream_);
                }};
-  const bool norms_states = whole.state.kind == StateKind::kMamba2 && whole.state.num_norms == 1;
+  const bool norms_states = whole.state.kind == StateKind::kMamba2 && whole.state.num_norms < size;
   if (whole.qk_norm == QkNorm::kAllHeads || norms_states)
     square_sums_ = cuda::DeviceMemory((size + 1) * (limits_.max_num_tokens + 1) * int64_t{sizeof(float)});
 }
@@ -203,7 +203,10 @@ void CudaRanks::clear_other_rows(const TokenId* tokens, int64_t rows, Rows x) {
   cuda::clear_other_rows(tokens, share_.vocab.begin, share_.vocab.count(), rows, x.width, data<float>(x), stream_);
 }
 
-void CudaRanks::rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows) {
+void CudaRanks::rms_norm(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps,
+                         int64_t rows) {
+  const auto sharers = static_cast<int32_t>(tensor_->size() / num_groups);
+  const int32_t first_sharer = tensor_->rank() / sharers * sharers;
   const int64_t width = weight.rows().width;
   float* const own = square_sums_.data<float>();
   float* const all = own + limits_.max_num_tokens + 1;
@@ -211,8 +214,8 @@ void CudaRanks::rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weigh
   with_type(x.dtype, [&]<typename T>(T) {
     cuda::square_sums(data<const T>(x) + first_column, x.width, width, rows, own, stream_);
     tensor_->all_gather(own, (rows + 1) * int64_t{sizeof(float)}, all, stream_);
-    cuda::norm_by_sums(data<T>(x) + first_column, x.width, width, rows, all, tensor_->size(),
-                       data<const float>(weight.rows()), eps, stream_);
+    cuda::norm_by_sums(data<T>(x) + first_column, x.width, width, rows, all + first_sharer * (rows + 1),
+                       sharers, data<const float>(weight.rows()), eps, stream_);
   });
 }
 

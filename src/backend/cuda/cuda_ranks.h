@@ -57,6 +57,7 @@ class CudaRanks {
 
   // Whether ranks have parts of the same layers: the ops that follow are these ranks'.
   bool has_parts() const { return tensor_ != nullptr; }
+  int32_t size() const { return tensor_->size(); }  // ranks that divide layers
   int32_t num_stages() const { return context_->part.num_stages; }
   ContextRows* context_rows() const { return rows_.get(); }  // null: no others have this one's part of the model
   // Each element is the sum of all ranks'. fp32: one rank's at most is not zero
@@ -76,7 +77,7 @@ class CudaRanks {
   // Sampling rows of this rank's logits needs it: they are of a part of the vocabulary.
   const cuda::SampleRanks& sampling() const { return sampling_; }
   // Ops::rms_norm_over_ranks.
-  void rms_norm(Rows x, int64_t first_column, const DeviceBuffer& weight, float eps, int64_t rows);
+  void rms_norm(Rows x, int64_t first_column, int64_t num_groups, const DeviceBuffer& weight, float eps, int64_t rows);
 
   // From the rank in this one's place in the stage before, and to that in the next stage; nothing where there is none.
   // Where rows are divided, the first stream, the residual's, has this rank's rows alone.
