@@ -56,7 +56,7 @@ class CpuOps final : public Ops {
 
   void add_states(const StateLayout& layout);  // of layers that have one. Throws std::bad_alloc
 
-  // Of an int4 cache. Throws std::bad_alloc
+  // An int4 cache has them. Throws std::bad_alloc
   void add_open_groups(const LoadOptions& options) { open_.emplace(config_, layout_, options); }
 
   void add_host_pool(int32_t num_blocks);  // that plans swap blocks to. Throws std::bad_alloc
