@@ -244,7 +244,7 @@ constexpr int64_t tile_turns(int64_t num_k, int64_t rows, int vecs) {
   return num_k / (Panel::kStep * steps_of_turn<Panel>(rows, vecs));
 }
 
-// Turns of all loops over num_k of a block; 0: a lone tile takes all columns at once.
+// Turns of all loops over num_k of a block; 0: a lone tile, not a tall one, takes all columns at once.
 template <typename Panel>
 HWY_INLINE int64_t block_turns(const LinearTask& t, int64_t num_k) {
   const auto columns = static_cast<int>(t.column_end - t.column_begin);
@@ -259,7 +259,7 @@ HWY_INLINE int64_t block_turns(const LinearTask& t, int64_t num_k) {
   int64_t turns = 0;
   with_rows<1, kTallTileRows>(num_rows, [&](auto rows) HWY_ATTR {
     const int vecs = tile_vecs<decltype(rows)::value, Panel>(columns), passes = columns / (vecs * kLanes);
-    if (passes > 1) turns = passes * tile_turns<Panel>(num_k, num_rows, vecs);
+    if (passes > 1 || num_rows > kTileRows) turns = passes * tile_turns<Panel>(num_k, num_rows, vecs);
   });
   return turns;
 }

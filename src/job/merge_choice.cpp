@@ -129,10 +129,11 @@ Status check_merged_room(const JobOptions& o, const ModelFiles& model, const std
     const Result<LoraAdapter> adapter = model.adapters->open(*id);
     const int64_t needed = adapter.ok() ? merged_bytes(*adapter, model.config) : 0;
     if (needed <= room) continue;
+    const std::string whose = num_ranks > 1 ? " in each rank" : count > 1 ? " in each worker" : "";
     return resource_exhausted("`merge_adapters` auto: the weights that are merged for adapter \"" + name + "\" take " +
                               std::to_string((needed + (1 << 20) - 1) >> 20) +
                               " MiB, and `adapter_memory` has room for " + std::to_string(room >> 20) + " MiB" +
-                              (num_ranks > 1 ? " in each rank" : count > 1 ? " in each worker" : "") + "; raise it, or leave `merge_adapters` out");
+                              whose + "; raise it, or leave `merge_adapters` out");
   }
   return {};
 }

@@ -46,7 +46,8 @@ void Speculator::choose_look(const PlanOutlook& outlook) {
     return;
   for (size_t i = 0; i < drafters_.size(); ++i) {
     const Drafter& drafter = *drafters_[i];
-    if (drafter.ms_per_token(1) <= Drafter::kUnknownMs || !looks_.can_spend(drafter.ms_per_token(1) / step_ms)) continue;
+    const double token_ms = drafter.ms_per_token(1);
+    if (token_ms <= Drafter::kUnknownMs || !looks_.can_spend(token_ms / step_ms)) continue;
     const Worth base = {0, static_cast<double>(num_giving_), 1};
     const double gain =
         worth_asking(num_giving_, drafter.ms_per_token(num_giving_), looks_.hoped(i), outlook.num_rows, base).gain;

@@ -70,7 +70,8 @@ std::vector<std::shared_ptr<const Request>> requests_around_borders(const ModelC
   for (const int32_t length : {1, 30, 31, 32, 33, 64, 223, 254, 255, 256, 257, 288, 500, 511, 513, 766, 769}) {
     auto request = std::make_shared<Request>(*request_with_choices(length, 1 + length % 2, 12));
     for (int32_t i = 0; i < length; ++i)
-      request->prompt_tokens[static_cast<size_t>(i)] = (7 * i + (i < length / 2 ? length % 2 : length)) % config.vocab_size;
+      request->prompt_tokens[static_cast<size_t>(i)] =
+          (7 * i + (i < length / 2 ? length % 2 : length)) % config.vocab_size;
     requests.push_back(std::move(request));
   }
   return requests;
